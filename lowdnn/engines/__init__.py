@@ -1,1 +1,1 @@
-"""Engines: pure functions from a graph to a plan, one folder a family, with the kernels beside them."""
+"""Engines: pure functions from a graph to a plan, in one folder for each family, together with the kernels."""

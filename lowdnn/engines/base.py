@@ -1,4 +1,4 @@
-"""What every engine is: three pure methods from a graph to a plan. An engine never touches a driver."""
+"""The interface of an engine: pure methods from a graph to a plan. An engine never touches a driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lowdnn.status import BadParamError, Status
 Choices = Mapping[KnobType, int]
 Anchors = tuple[type[HasPorts], ...]
 
-#: Behaviour of every engine: kernels may have to be compiled at run time, and any plan can be captured.
+#: The behaviour of every engine: kernels may be compiled at run time, and any plan can be captured.
 BEHAVIOR_NOTES: tuple[BehaviorNote, ...] = (
     BehaviorNote.RUNTIME_COMPILATION,
     BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
@@ -29,7 +29,7 @@ BEHAVIOR_NOTES: tuple[BehaviorNote, ...] = (
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an engine does not take a graph: ``<field>: expected <limit>, got <value>``, and the status it amounts to."""
+    """The reason why an engine does not take a graph, ``<field>: expected <limit>, got <value>``, and its status."""
 
     engine: str
     reason: str
@@ -41,7 +41,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Knob:
-    """One tunable of an engine: explicit values in ascending order, a default among them, one line of help."""
+    """A tunable parameter of an engine: its values in ascending order, the default, and one line of help."""
 
     name: str
     type: KnobType
@@ -51,10 +51,11 @@ class Knob:
 
 
 class Engine(Protocol):
-    """A family of kernels that can run some graphs. One that knows more of its cost is ``Floored`` (``floor.py``).
+    """A family of kernels that can run some graphs. An engine with a better bound of its cost is ``Floored``
+    (``floor.py``).
 
-    ``name`` is ``<family>_<idea>``; ``index`` is its global index, given once and never reused. Every graph that it
-    takes has an operation of one of its ``anchors``, where it has any.
+    ``name`` is ``<family>_<idea>``. ``index`` is the global index, given once and never reused. If the engine has
+    ``anchors``, every graph that it takes has an operation of one of them.
     """
 
     name: str
@@ -65,18 +66,18 @@ class Engine(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """The limits that every graph keeps which the engine takes."""
+        """The limits that every graph observes which the engine takes."""
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """None where ``plan`` will succeed with the default knobs, otherwise the first reason why not."""
+        """None if ``plan`` will succeed with the default knobs, otherwise the first reason why not."""
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The knobs for a graph that the engine does not refuse; defaults are the heuristic's choice for it."""
+        """The knobs for a graph that the engine takes; their defaults are the heuristic's choice."""
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """The plan for ``choices`` (knobs left out take their defaults).
+        """The plan for ``choices``; other knobs have their defaults.
 
-        Raises BadParamError for an unknown knob or value, NotSupportedError where the engine refuses the graph.
+        Raises BadParamError for an unknown knob or value, NotSupportedError if the engine refuses the graph.
         """
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -84,11 +85,11 @@ class Engine(Protocol):
 
 
 class LastResort:
-    """An engine that asks the others, and takes what none of them takes as it is."""
+    """An engine that delegates to the others, and takes only what none of them takes as a whole."""
 
 
 def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
-    """Whether ``engine`` computes with the graph's inputs as they are: fp32 operands are what some round to TF32."""
+    """Whether ``engine`` uses the graph's inputs unrounded; some engines round fp32 operands to TF32."""
     contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
     has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
     return not (has_float and NumericalNote.TF32_INPUTS in engine.numerical_notes)
@@ -108,9 +109,9 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
 
 
 def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:
-    """What execute must be given: every non-virtual tensor of the graph except constants.
+    """The tensors that execute must be given: every non-virtual tensor of the graph except constants.
 
-    How much there is of one that ``packed_uids`` names, its offsets say: it has at least an element.
+    The offsets of a tensor that ``packed_uids`` names decide on its size, which is at least one element.
     """
     packed = packed_uids(graph)
     return tuple(

@@ -1,4 +1,4 @@
-"""Plans that an engine has others make: for a graph that takes the place of the one it was given."""
+"""Plans that an engine lets other engines make, for a graph that replaces its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lowdnn.plan import Plan
 
 
 def refusals(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -> str:
-    """Why none of ``engines`` takes ``graph``, or an empty string."""
+    """The reasons why none of ``engines`` takes ``graph``, or an empty string if one does."""
     bounded = graph.derive(_bounded, tuple(engines), arch)
     if None in (graph.derive(engine.refuse, arch) for _, engine in bounded):
         return ""
@@ -24,26 +24,26 @@ def refusals(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -
 
 
 def fastest_plan(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -> Plan:
-    """The fastest plan for ``graph``, which one of ``engines`` takes, with default knobs."""
+    """The fastest plan for ``graph`` with default knobs; at least one of ``engines`` must take it."""
     best, best_s = None, inf
     bounded = graph.derive(_bounded, tuple(engines), arch)
-    waiting = [(least_s, place, engine) for place, (least_s, engine) in enumerate(bounded)]
+    waiting = [(least_s, number, engine) for number, (least_s, engine) in enumerate(bounded)]
     while waiting:
-        least_s, place, engine = waiting.pop(0)
+        least_s, number, engine = waiting.pop(0)
         if least_s >= best_s or graph.derive(engine.refuse, arch) is not None:
             continue
         near_s = _near_s(engine, graph, arch)
-        if near_s > least_s and waiting and (near_s, place) > waiting[0][:2]:
-            insort(waiting, (near_s, place, engine), key=itemgetter(0, 1))
+        if near_s > least_s and waiting and (near_s, number) > waiting[0][:2]:
+            insort(waiting, (near_s, number, engine), key=itemgetter(0, 1))
             continue
         plan = engine.plan(graph, arch, {})
         best, best_s = min((best, best_s), (plan, _time_s(plan, arch)), key=itemgetter(1))
-    assert best is not None, "an engine takes what is not refused"
+    assert best is not None, "one of the engines takes the graph"
     return best
 
 
 def _bounded(graph: OperationGraph, engines: tuple[Engine, ...], arch: ArchSpec) -> list[tuple[float, Engine]]:
-    """The engines, each with a time that no plan of its is estimated to beat, lowest first."""
+    """Each engine with a lower bound of the estimated seconds of its plans, the lowest first."""
     return sorted(((_least_s(engine, graph, arch), engine) for engine in engines), key=itemgetter(0))
 
 
@@ -53,12 +53,12 @@ def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
 
 
 def _near_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
-    """A lower bound of the seconds of an engine that takes the graph, as its model has it."""
+    """A lower bound of the seconds of an engine that takes the graph, by its own model; 0 if it has none."""
     if not isinstance(engine, Modelled):
         return 0.0
     return launch_s(arch, graph.derive(engine.busy_launch, arch).work.busy_s)
 
 
 def _time_s(plan: Plan, arch: ArchSpec) -> float:
-    """The seconds of launches that their engine expects, where it does; otherwise an upper estimate."""
+    """The seconds of a plan's launches: those that their engine expects, otherwise an upper estimate."""
     return sum(launch_s(arch, item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)

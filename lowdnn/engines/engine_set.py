@@ -1,6 +1,6 @@
-"""Sets of engines. The module of an engine is imported when a graph that it may take comes along, or when it is named.
+"""Sets of engines, whose modules are imported when a graph may need them, or when they are named.
 
-So a program pays for the engines of its own operations, and not for all that there are.
+So a program imports only the engines of its own operations.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lowdnn.ops.base import Operation
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """What is known of an engine before its module is imported: the values of its attributes, and where it is.
+    """The attributes of an engine that are known before its module is imported, and its location.
 
-    home: module and class below ``lowdnn.engines`` (``matmul.matmul_mma.MatmulMma``).
-    builds_on: arguments of the class, by name: an engine, or a set of engines.
+    home: the module and class below ``lowdnn.engines`` (``matmul.matmul_mma.MatmulMma``).
+    builds_on: the arguments of the class: names of engines, or of sets of engines.
     """
 
     index: int
@@ -32,13 +32,13 @@ class EngineEntry:
 
 
 class EngineSet(Sequence[Engine]):
-    """Engines in the order of ``entries``; each is made once, at first use, and shared with the subsets.
+    """Engines in the order of ``entries``; each is created once, at first use, and shared with the subsets.
 
-    Safe to share between threads.
+    It is safe to share between threads.
     """
 
     def __init__(self, entries: Iterable[EngineEntry], whole: EngineSet | None = None) -> None:
-        """``whole``: the set that this one is a part of, where there is one."""
+        """whole: the set that this one is a part of, if any."""
         self.entries = tuple(entries)
         self._by_name = {entry.name: entry for entry in self.entries}
         self._whole = whole or self
@@ -46,7 +46,7 @@ class EngineSet(Sequence[Engine]):
 
     @classmethod
     def of(cls, engines: Sequence[Engine]) -> EngineSet:
-        """``engines`` themselves, or a set of those that are made already."""
+        """``engines`` if it is a set, otherwise a set of these engines, which exist already."""
         if isinstance(engines, EngineSet):
             return engines
         found = cls(EngineEntry(engine.index, engine.name, "", engine.anchors) for engine in engines)
@@ -54,12 +54,12 @@ class EngineSet(Sequence[Engine]):
         return found
 
     def named(self, name: str) -> Engine | None:
-        """The engine with this name, where it is one of the set."""
+        """The engine of the set with this name, or None."""
         entry = self._by_name.get(name)
         return None if entry is None else self.engine(entry)
 
     def at(self, index: int) -> Engine | None:
-        """The engine with this global index, where it is one of the set."""
+        """The engine of the set with this global index, or None."""
         return next((self.engine(entry) for entry in self.entries if entry.index == index), None)
 
     def subset(self, names: Iterable[str]) -> EngineSet:
@@ -88,25 +88,26 @@ class EngineSet(Sequence[Engine]):
         return map(self.engine, self.entries)
 
     @overload
-    def __getitem__(self, place: int) -> Engine: ...
+    def __getitem__(self, position: int) -> Engine: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Engine]: ...
+    def __getitem__(self, position: slice) -> Sequence[Engine]: ...
 
-    def __getitem__(self, place: int | slice) -> Engine | Sequence[Engine]:
-        if isinstance(place, slice):
-            return EngineSet(self.entries[place], self._whole)
-        return self.engine(self.entries[place])
+    def __getitem__(self, position: int | slice) -> Engine | Sequence[Engine]:
+        if isinstance(position, slice):
+            return EngineSet(self.entries[position], self._whole)
+        return self.engine(self.entries[position])
 
 
 def anchored(engines: Sequence[Engine], operations: Iterable[Operation]) -> tuple[Engine, ...]:
-    """Engines that may take a graph of ``operations``: it has one of their anchors, where they have any."""
+    """The engines that may take a graph of ``operations``: those without anchors, or with the class of an operation."""
     kinds = frozenset(map(type, operations))
     return _anchored(engines if isinstance(engines, EngineSet) else tuple(engines), kinds)
 
 
 def reasons(refusals: Iterable[Refusal], engines: Sequence[Engine], graph: OperationGraph) -> tuple[str, ...]:
-    """Why engines refuse ``graph``: a line for each one that has its operations, and one that counts the others."""
+    """The reasons why engines refuse ``graph``: a line for each one that has its operations, one that counts the
+    others."""
     own = {engine.name for engine in anchored(engines, graph.operations)}
     found = tuple(refusals)
     lines = tuple(str(refusal) for refusal in found if refusal.engine in own)

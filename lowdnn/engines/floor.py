@@ -1,6 +1,6 @@
-"""What every plan of an engine takes at least, known before any plan is made.
+"""Lower bounds of an engine's plans, known before any plan is made.
 
-Choices among engines begin with the one whose floor is lowest, and pass over those whose floor is above what is found.
+A choice among engines begins with the lowest floor, and skips engines whose floor is above the best time found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGro
 
 
 class Multipliers(IntEnum):
-    """What an engine's contractions run on: the FMA units, mma.sync, or the fastest tensor cores that there are."""
+    """The units that an engine's contractions run on: FMA units, mma.sync, or the fastest tensor cores of the
+    device."""
 
     FMA = 0
     MMA_SYNC = 1
@@ -39,8 +40,8 @@ class Multipliers(IntEnum):
 class Floor(NamedTuple):
     """A lower bound of an engine's plans for a graph.
 
-    launches: how many.  waste: operations, as a multiple of those of its contraction.  reread_bytes: bytes of device
-    memory that are read once more.
+    launches: the number of launches.  waste: operations executed, relative to those of the contraction.
+    reread_bytes: bytes of device memory that are read once more.
     """
 
     multipliers: Multipliers
@@ -50,11 +51,11 @@ class Floor(NamedTuple):
 
 
 class Floored(ABC):
-    """An engine that knows more than its notes say."""
+    """An engine with a better bound than follows from its notes."""
 
     @abstractmethod
     def floor(self, contraction: Contraction) -> Floor:
-        """The floor of plans for a graph with ``contraction``, which may be one that the engine refuses."""
+        """The floor of plans for a graph with ``contraction``, whether or not the engine takes it."""
 
 
 class Rereading(ABC):
@@ -62,26 +63,26 @@ class Rereading(ABC):
 
     @abstractmethod
     def reread_bytes(self, graph: OperationGraph) -> int:
-        """What its plans read beside each tensor's bytes once, of a graph that it may refuse."""
+        """Bytes that its plans read beyond each tensor once, for a graph that it may refuse."""
 
 
 class Modelled(ABC):
-    """An engine that tells more exactly how long a plan takes, before it is made: what its choice of a tile finds."""
+    """An engine that models its plans' time before they are made, as its search for a tile does."""
 
     @abstractmethod
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        """A launch that takes no longer than the plan with the default knobs, of a graph that the engine takes."""
+        """A launch that takes no longer than the plan with default knobs, for a graph that the engine takes."""
 
 
 class LeastTime(NamedTuple):
-    """Seconds of arithmetic and of copying, each by itself."""
+    """Seconds of arithmetic alone, and of copying alone."""
 
     arithmetic_s: float
     copy_s: float
 
 
 def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
-    """The floor of the engine's plans for ``graph``, if it takes it."""
+    """The floor of the engine's plans for ``graph``, whether or not it takes the graph."""
     contractions = graph.derive(_contractions)
     if len(contractions) == 1 and isinstance(engine, Floored):
         return engine.floor(contractions[0])
@@ -91,7 +92,10 @@ def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
 
 
 def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime:
-    """Contractions at the attained rate of the multipliers, what is none in no time; each tensor in memory once."""
+    """The time of contractions at the attained rate of the multipliers, and of moving each tensor once.
+
+    Other operations take no time.
+    """
     work = graph.derive(_flops_and_rates, floor.multipliers, arch)
     arithmetic_s = sum(floor.waste * flops / rate for flops, rate in work)
     moved_bytes = graph.derive(_moved_bytes) + floor.reread_bytes
@@ -99,12 +103,12 @@ def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime
 
 
 def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
-    """Estimated seconds of a launch, its overhead aside: an upper estimate, in which nothing overlaps."""
+    """An upper estimate of a launch's seconds without its overhead, in which nothing overlaps."""
     return work_s(launch.work, arch, ALL_EXPOSED)
 
 
 def fastest_s(contraction: Contraction, arch: ArchSpec) -> float:
-    """Seconds of its arithmetic on the fastest multipliers of ``arch`` that take its types."""
+    """Seconds of a contraction's arithmetic on the fastest units of ``arch`` that take its types."""
     return contraction.flops / _rate(contraction, Multipliers.FASTEST, arch)
 
 
@@ -112,7 +116,7 @@ _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
 
 
 def _flops_and_rates(graph: OperationGraph, multipliers: Multipliers, arch: ArchSpec) -> tuple[tuple[int, float], ...]:
-    """Operations and their rates of each contraction."""
+    """(floating-point operations, rate) of each contraction."""
     return tuple(
         (contraction.flops, _rate(contraction, multipliers, arch)) for contraction in graph.derive(_contractions)
     )
@@ -123,7 +127,7 @@ def _rate(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) ->
 
 
 def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:
-    """The units of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
+    """The units of ``arch`` that can multiply the contraction's inputs; the FMA units if no others can."""
     data_type = _multiplied_type(contraction)
     found = [MMA_UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
     if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
@@ -132,7 +136,7 @@ def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -
 
 
 def _multiplied_type(contraction: Contraction) -> DataType:
-    """The type of the first input; gradients of attention widen fp8."""
+    """The type that is multiplied: that of the first input; gradients of attention widen fp8 to HALF."""
     if isinstance(contraction, SdpaFp8Backward):
         return DataType.HALF
     return next(iter(inputs_of(contraction).values())).data_type

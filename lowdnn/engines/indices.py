@@ -1,4 +1,4 @@
-"""How far kernels count in 32 bits, and in which type they count."""
+"""The limits of 32-bit counters in kernels, and the choice of a counter's type."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 #: The greatest signed 32-bit number.
 INT32_MAX: Final = 2**31 - 1
-#: The greatest extent of a product in tiles, with room for the rest of the last tile.
+#: The greatest extent of a tiled product, with room for the rest of the last tile.
 MAX_TILED_EXTENT: Final = 2**31 - 2**10
 #: The greatest index of positions, elements and bytes, with room for tiles and strides past the end.
 MAX_INDEX: Final = 2**31 - 2**20
 
 
 def counter_type(count: int) -> str:
-    """The type in which a kernel counts up to ``count``, its macro INDEX: 32 bits where 31 are enough."""
+    """The C++ type in which a kernel counts up to ``count``, its macro INDEX: 32 bits if 31 are enough."""
     return "u32" if count <= INT32_MAX else "i64"

@@ -1,4 +1,4 @@
-"""What the engines need to fill in kernels and launches: macros, integer arguments, dividers, sizes, bytes moved."""
+"""Helpers of engines for kernels and launches: macros, integer arguments, dividers, sizes, bytes moved."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import MathUnit, Scalar, ScalarType
 
-#: The widest access of a thread to memory.
+#: Bytes of a thread's widest access to memory.
 ACCESS_BYTES = 16
 
-#: Alignment of the workspace and of every part of it.
+#: The alignment of the workspace and of every part of it, in bytes.
 WORKSPACE_ALIGNMENT_BYTES = 256
 
 #: Bytes of an mbarrier in shared memory (PTX ISA, mbarrier objects).
@@ -32,50 +32,53 @@ MAX_EXTENT = INT32_MAX
 
 
 def macros(params: object) -> tuple[tuple[str, int | str], ...]:
-    """``KernelRef.parameters`` of a ``Params`` dataclass, whose fields are named as the kernel's macros."""
+    """``KernelRef.parameters`` from a ``Params`` dataclass, whose fields have the names of the kernel's macros."""
     return tuple(vars(params).items())
 
 
 def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
-    """``KernelRef.target`` of a kernel that runs everywhere and converts these types, by instructions where ``arch``
-    has them."""
+    """``KernelRef.target`` of a kernel that runs everywhere and converts these types: the generation's target if
+    ``arch`` has instructions for that, otherwise the base target."""
     converts_fp8 = any(data_type in dtypes.FP8_TYPES for data_type in data_types)
     return arch.generation.target if converts_fp8 and arch.has_fp8_conversions else BASE_TARGET
 
 
 def is_dependent(arch: ArchSpec) -> bool:
-    """Whether launches may start before their predecessor in the stream has ended (``Launch.overlaps_previous``)."""
+    """Whether launches may begin before their predecessor in the stream has ended (``Launch.overlaps_previous``)."""
     return arch.has_dependent_launches
 
 
 def uncrowded_bytes(arch: ArchSpec, blocks: int, shared_bytes: int) -> int:
-    """Shared memory of each of so many blocks that start early (``is_dependent``), with which a multiprocessor has room
-    for its even share of them only. As measured, they crowd on the multiprocessors that are the first to come free
-    otherwise (22 -> 28 us).
+    """Bytes of shared memory that spread ``blocks`` blocks evenly over the multiprocessors.
+
+    Blocks of a dependent launch would otherwise crowd on the multiprocessors that are free first: a kernel took 28 us
+    instead of 22. With so much shared memory, a multiprocessor has room for its share only.
     """
     share = ceil_div(blocks, arch.sm_count)
     return max(shared_bytes, shared_room(arch, share + 1) + 1) if is_dependent(arch) else shared_bytes
 
 
 def dependent_target(arch: ArchSpec) -> str:
-    """``KernelRef.target`` of a kernel that runs everywhere, and waits for the one before where ``arch`` lets it start
-    early (``include/ptx/dependent_launch.cuh``)."""
+    """``KernelRef.target`` of a kernel that runs everywhere, and waits for its predecessor if ``arch`` has dependent
+    launches (``include/ptx/dependent_launch.cuh``)."""
     return arch.generation.target if is_dependent(arch) else BASE_TARGET
 
 
 def target_of_form(*, is_newer: bool) -> str:
-    """``KernelRef.target`` of a kernel that runs everywhere, in the form for every device or in the newer one, which
-    has dependent launches, clusters or bulk copies."""
+    """``KernelRef.target`` of a kernel that runs everywhere.
+
+    is_newer: whether it has dependent launches, clusters or bulk copies, which not every device has.
+    """
     return WGMMA_TARGET if is_newer else BASE_TARGET
 
 
 def target_label(target: str) -> str:
-    """A target as the names of kernels have it: ``sm90a``."""
+    """A target in kernel names: ``sm90a``."""
     return target.replace("_", "")
 
 
 def i32(values: Iterable[int]) -> tuple[Scalar, ...]:
-    """Flags become 0 and 1: a stored plan takes no others."""
+    """32-bit arguments; flags become 0 and 1, since a stored plan has no booleans."""
     return tuple(_i32(int(value)) for value in values)
 
 
@@ -85,7 +88,7 @@ def i64(values: Iterable[int]) -> tuple[Scalar, ...]:
 
 @lru_cache(maxsize=4096)
 def _i32(value: int) -> Scalar:
-    """Kept, since most arguments of a kernel are those of earlier plans."""
+    """Cached, since most arguments of a kernel are those of earlier plans."""
     return Scalar(ScalarType.I32, value)
 
 
@@ -96,7 +99,7 @@ def _i64(value: int) -> Scalar:
 
 @lru_cache(maxsize=4096)
 def divider(divisor: int) -> tuple[Scalar, ...]:
-    """The fields of a ``Divider`` (``division.cuh``): divisor, multiplier, shift. Divisor: 1 to 2^31 - 1."""
+    """The fields of a ``Divider`` (``division.cuh``): divisor, multiplier, shift. The divisor is 1 to 2^31 - 1."""
     shift = (divisor - 1).bit_length()
     multiplier = (((1 << shift) - divisor) << 32) // divisor + 1
     return tuple(Scalar(ScalarType.U32, value) for value in (divisor, multiplier, shift))
@@ -117,12 +120,12 @@ def ceil_power(value: int) -> int:
 
 
 def aligned_bytes(size_bytes: int) -> int:
-    """What ``size_bytes`` take of the workspace."""
+    """The bytes that ``size_bytes`` occupy in the workspace."""
     return ceil_div(size_bytes, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
 
 
 def bytes_touched(tensor: Tensor) -> int:
-    """Bytes of the tensor's elements, each counted once however often it repeats."""
+    """Bytes of the tensor's elements, each counted once even if it repeats."""
     count = 1
     for extent, stride in zip(tensor.dims, tensor.strides, strict=True):
         count *= extent if stride else min(extent, 1)
@@ -130,12 +133,12 @@ def bytes_touched(tensor: Tensor) -> int:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' elements; a tensor that is there twice counts once."""
+    """Bytes of the tensors' elements; a tensor counts once even if it is given twice."""
     return sum(bytes_touched(tensor) for tensor in {tensor.uid: tensor for tensor in tensors}.values())
 
 
 def moved_bytes(dag: PointwiseDag) -> int:
-    """Bytes that the DAG reads and writes; what is read and written, as with beta, counts twice."""
+    """Bytes that the DAG reads and writes; a tensor that is read and written, as with beta, counts twice."""
     return bytes_of(dag.loads) + bytes_of(dag.stores)
 
 

@@ -1,6 +1,6 @@
-"""What no graph goes beyond that an engine takes, quick to tell while a graph grows operation by operation.
+"""Limits of the graphs that an engine takes, which are quick to check while a graph grows operation by operation.
 
-Every limit holds for each part of a graph as well: where a graph is beyond one, so is every larger graph around it.
+Every limit also holds for each part of a graph: if a graph exceeds one, so does every larger graph around it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from lowdnn.ops.reduction import ReductionOperation
 
 Classes = tuple[type[Any], ...]
 
-#: Index spaces of the operations before and behind what is not pointwise itself.
-_BEFORE_AND_BEHIND = 2
+#: Index spaces of the pointwise operations before and after an operation that is not pointwise.
+_BEFORE_AND_AFTER = 2
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group: at most ``most`` operations of ``classes``; None for any number."""
+    """A group of at most ``most`` operations of ``classes``; None means any number."""
 
     classes: Classes
     most: int | None = None
@@ -31,20 +31,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Limits:
-    """The operations of a graph that an engine takes.
+    """The operations that a graph may have.
 
     groups: an operation counts in the first group that has its class; a graph with an operation of no group is refused.
-    spaces: the most index spaces of pointwise operations that do not fit into each other; None for any number.
-    are_independent: whether the graph is a list of independent graphs, any number of them, each with one operation of
-    the first group; the other limits hold for each graph.
+    spaces: index spaces of pointwise operations that are not compatible, at most; None means any number.
+    are_independent: whether the graph is a list of any number of independent graphs, each with one operation of the
+    first group; the other limits hold for each of them.
     """
 
     groups: tuple[Group, ...]
-    spaces: int | None = _BEFORE_AND_BEHIND
+    spaces: int | None = _BEFORE_AND_AFTER
     are_independent: bool = False
 
     def group_of(self, kind: type[HasPorts]) -> int | None:
-        """The number of the group of operations of class ``kind``."""
+        """The number of the group that operations of class ``kind`` belong to, or None."""
         return next((number for number, group in enumerate(self.groups) if issubclass(kind, group.classes)), None)
 
 
@@ -63,19 +63,19 @@ def fused(*classes: type[HasPorts]) -> Limits:
 
 
 def reduced(*classes: type[HasPorts]) -> Limits:
-    """The limits of ``fused``, with reductions behind."""
+    """The limits of an engine that fuses pointwise operations, and reductions of the result, with one operation."""
     return Limits((Group(classes, 1), Group((PointwiseOperation, ReductionOperation, GenStats))))
 
 
 def are_compatible(dims: tuple[int, ...], others: tuple[int, ...]) -> bool:
-    """Whether an index space may have both: extents of 1 repeat, and so does a tensor of one element."""
+    """Whether one index space can have both dims: extents of 1 repeat, and so does a tensor of one element."""
     if len(dims) != len(others):
         return max(dims) == 1 or max(others) == 1
     return all(a == b or a == 1 or b == 1 for a, b in zip(dims, others, strict=True))
 
 
 def with_space(spaces: tuple[tuple[int, ...], ...], dims: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """``spaces``, of which none fits into another one, with ``dims`` if those fit into none."""
+    """``spaces``, and ``dims`` too if they are compatible with none of them."""
     return spaces if any(are_compatible(dims, known) for known in spaces) else (*spaces, dims)
 
 

@@ -12,10 +12,10 @@ from lowdnn.plan import KernelRef, Launch, Plan
 
 
 class PlanParts:
-    """Starts empty: a plan without launches.
+    """The parts of one plan; without any, the plan has no launches.
 
-    numerical_notes, behavior_notes: those of this plan, where it does not have all of its engine's.
-    names: the plans that it chains, in launch order (``Plan.parts``).
+    numerical_notes, behavior_notes: the plan's notes, if they are not all of its engine's.
+    names: the plans that it consists of, in launch order (``Plan.parts``).
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class PlanParts:
         workspace_bytes: int = 0,
         numerical_notes: tuple[NumericalNote, ...] | None = None,
     ) -> None:
-        """``steps``: kernels, each with its launch, whose ``Launch.kernel`` is set here."""
+        """steps: kernels, each with its launch, whose ``Launch.kernel`` is set here."""
         self.launches: list[Launch] = []
         self.workspace_bytes = workspace_bytes
         self.numerical_notes = numerical_notes
@@ -48,13 +48,13 @@ class PlanParts:
         self.launches.append(launch if launch.kernel == number else replace(launch, kernel=number))
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserves ``size_bytes`` of the workspace, and gives their offset."""
+        """Reserves ``size_bytes`` of the workspace and returns their offset."""
         offset_bytes = self.workspace_bytes
         self.workspace_bytes += aligned_bytes(size_bytes)
         return offset_bytes
 
     def add_plan(self, plan: Plan, at: Places) -> None:
-        """Adds the launches of ``plan``; ``at``: the place of each tensor that has another uid or none here."""
+        """Adds the launches of ``plan``.  at: the location of each tensor with another uid here, or none."""
         own_bytes = self.reserve(plan.workspace_bytes)
         for launch in plan.launches:
             arguments = tuple(moved(argument, at, own_bytes) for argument in launch.arguments)

@@ -1,4 +1,4 @@
-"""The skeleton of an engine: what is the same whatever it computes."""
+"""The skeleton of an engine, which is the same whatever it computes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ProblemT = TypeVar("ProblemT")
 
 
 class ProblemEngine(ABC, Generic[ProblemT]):
-    """An ``Engine`` whose subclasses say what problem a graph is, what knobs the problem has, and how it is launched.
+    """An ``Engine`` whose subclasses define the problem that a graph is, the problem's knobs, and its launches.
 
     A problem is an immutable value that says what the kernels compute. It is found once for a graph and an
-    architecture; its knobs, whose defaults may take a search, are found once as well.
-    target: what the kernels are built for where no other architecture loads them (``sm_90a``), otherwise empty.
+    architecture, and so are its knobs, whose defaults may take a search.
+    target: the PTX target of the kernels if only some architectures run it (``sm_90a``), otherwise empty.
     """
 
     name: str
@@ -35,41 +35,41 @@ class ProblemEngine(ABC, Generic[ProblemT]):
 
     @abstractmethod
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> ProblemT | Refusal:
-        """The problem that ``graph`` is, or why the engine does not take it; ``arch`` runs ``target``."""
+        """The problem that ``graph`` is, or the reason why the engine does not take it; ``arch`` runs ``target``."""
 
     def knobs_of(self, problem: ProblemT, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The knobs of ``problem``, their defaults chosen for it; by default none."""
+        """The knobs of ``problem`` with the defaults chosen for it; none unless overridden."""
         return ()
 
     @abstractmethod
     def parts(self, problem: ProblemT, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Kernels, launches and workspace of ``problem`` with a value for each of its knobs."""
+        """The kernels, launches and workspace of ``problem`` for a value of each knob."""
 
     def precompiled(self) -> tuple[KernelRef, ...]:
-        """The kernels whose PTX is shipped in ``ptx/``; by default none."""
+        """The kernels whose PTX is shipped in ``ptx/``; none unless overridden."""
         return ()
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """None where ``plan`` will succeed with the default knobs, otherwise the first reason why not."""
+        """None if ``plan`` will succeed with the default knobs, otherwise the first reason why not."""
         found = graph.derive(self._found, arch)
         return found if isinstance(found, Refusal) else None
 
     def accepted(self, graph: OperationGraph, arch: ArchSpec) -> ProblemT:
-        """The problem that ``graph`` is; raises NotSupportedError where the engine refuses it."""
+        """The problem that ``graph`` is; raises NotSupportedError if the engine refuses it."""
         found = graph.derive(self._found, arch)
         if isinstance(found, Refusal):
             raise NotSupportedError(str(found))
         return found
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The knobs for ``graph``; raises NotSupportedError where the engine refuses it."""
+        """The knobs for ``graph``; raises NotSupportedError if the engine refuses it."""
         return graph.derive(self._knobs, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """The plan for ``choices``; knobs left out take their defaults.
+        """The plan for ``choices``; other knobs have their defaults.
 
-        Raises NotSupportedError where the engine refuses the graph; BadParamError for an unknown knob or value, and
-        for knobs with which a block takes more shared memory than ``arch`` gives it.
+        Raises NotSupportedError if the engine refuses the graph; BadParamError for an unknown knob or value, and for
+        knobs with which a block needs more shared memory than ``arch`` has.
         """
         problem = self.accepted(graph, arch)
         chosen = resolve_choices(self.name, self.knobs(graph, arch), choices)

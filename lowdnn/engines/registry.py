@@ -1,6 +1,6 @@
-"""Every engine of lowdnn, by its global index. Append only: an index is given once and never reused.
+"""Every engine of lowdnn by its global index, which is given once and never reused: append only.
 
-An engine's module is imported at its first use (``engine_set``), so what is known without it stands here.
+The entries hold what is needed before an engine's module is imported, at its first use (``engine_set``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FOLDED = (
     "matmul_wgmma",
 )
 
-#: Engines in the order in which ``composite`` prefers them where they are equally fast.
+#: Engines in the order in which ``composite`` prefers them if they are equally fast.
 _OWN_KERNELS = (
     EngineEntry(
         0,
@@ -192,7 +192,7 @@ ENGINES = EngineSet(sorted((*_SINGLE, _COMPOSITE), key=lambda entry: entry.index
 
 
 def engine_named(name: str) -> Engine:
-    """The engine with this name; raises BadParamError."""
+    """The engine with this name; raises BadParamError if there is none."""
     engine = ENGINES.named(name)
     if engine is None:
         known = ", ".join(entry.name for entry in ENGINES.entries)
@@ -201,7 +201,7 @@ def engine_named(name: str) -> Engine:
 
 
 def engine_at(index: int) -> Engine:
-    """The engine with this global index; raises BadParamError."""
+    """The engine with this global index; raises BadParamError if there is none."""
     engine = ENGINES.at(index)
     if engine is None:
         known = ", ".join(f"{entry.index} ({entry.name})" for entry in ENGINES.entries)

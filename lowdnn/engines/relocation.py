@@ -1,4 +1,4 @@
-"""Arguments of a plan that becomes a part of a larger one: where its intermediates and its workspace lie there."""
+"""The arguments of a plan that becomes a part of a larger one, in which its tensors and its workspace lie elsewhere."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lowdnn.plan import (
     WorkspacePointer,
 )
 
-#: Uids where no tensor is called otherwise.
+#: A mapping of uids that changes none.
 AS_THEY_ARE: Mapping[int, int] = MappingProxyType({})
 
 
-#: Where tensors of a part lie, by uid: an offset into the whole workspace, or an address in a tensor of the whole.
+#: The locations of a part's tensors by uid: offsets in the whole workspace, or addresses in tensors of the whole.
 Places = Mapping[int, int] | Mapping[int, Pointer]
 
 
 def moved(argument: Argument, intermediates: Places, own_bytes: int, uids: Mapping[int, int] = AS_THEY_ARE) -> Argument:
-    """``argument`` with pointers to intermediates and to the part's workspace as those of the whole.
+    """``argument`` with its pointers to intermediates and to the part's workspace relocated to the whole.
 
-    uids: what tensors are called in the whole, by what they are called in ``argument``, where that is not the same.
+    uids: the uids of tensors in the whole, by their uids in ``argument``, where these differ.
     """
     if isinstance(argument, Struct):
         fields = [f if isinstance(f, Scalar) else moved(f, intermediates, own_bytes, uids) for f in argument.fields]
@@ -48,8 +48,8 @@ def _moved_pointer(pointer: Pointer, intermediates: Places, own_bytes: int, uids
         return WorkspacePointer(own_bytes + pointer.offset_bytes)
     uid = uids.get(pointer.uid, pointer.uid)
     if uid in intermediates:
-        place = intermediates[uid]
-        if isinstance(place, int):
-            return WorkspacePointer(place + pointer.offset_bytes)
-        return replace(place, offset_bytes=place.offset_bytes + pointer.offset_bytes)
+        location = intermediates[uid]
+        if isinstance(location, int):
+            return WorkspacePointer(location + pointer.offset_bytes)
+        return replace(location, offset_bytes=location.offset_bytes + pointer.offset_bytes)
     return pointer if uid == pointer.uid else TensorPointer(uid, pointer.offset_bytes)

@@ -1,4 +1,4 @@
-"""How threads share the rows that a kernel copies between two tensors (B, H, S, D)."""
+"""The division of rows among threads, in kernels that copy rows between two tensors (B, H, S, D)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowdnn.plan import Launch, Scalar, Struct, Work
 
 #: Threads of a block.
 THREADS = 128
-#: The C type that elements of so many bytes are copied as.
+#: The C++ type as which elements are copied, by their bytes.
 _INTEGERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
@@ -28,7 +28,7 @@ class RowMove:
 
     @property
     def integer(self) -> str:
-        """The C type that elements are copied as."""
+        """The C++ type as which elements are copied."""
         return _INTEGERS[self.tensors[0].element_bytes]
 
     @property
@@ -53,12 +53,12 @@ class RowMove:
 
     @property
     def index(self) -> str:
-        """The C type that counts groups."""
+        """The C++ type that counts groups."""
         return counter_type(self.groups)
 
     @property
     def width(self) -> int:
-        """Elements of one access to both tensors; 0 where rows are not contiguous."""
+        """Elements of one access to both tensors; 0 if rows are not contiguous."""
         if any(tensor.strides[3] != 1 for tensor in self.tensors):
             return 0
         width = self.vector
@@ -68,11 +68,11 @@ class RowMove:
 
     @property
     def axes(self) -> tuple[Scalar, ...]:
-        """The kernels' dividers by ``radices``, of which the first is not used."""
+        """The kernels' dividers by ``radices``, the first of which they do not use."""
         return tuple(field for radix in (1, *self.radices[1:]) for field in divider(radix))
 
     def launch(self, arguments: Struct, moved_bytes: int) -> Launch:
-        """A thread for each group, with the kernel's one argument; ``moved_bytes``: read and written."""
+        """The launch, with a thread for each group and one argument.  moved_bytes: bytes read and written."""
         return Launch(
             kernel=0,
             grid=(self.blocks, 1, 1),
@@ -82,7 +82,7 @@ class RowMove:
         )
 
     def refuse(self) -> str:
-        """Why the kernels cannot count the groups, or an empty string."""
+        """The reason why the kernels cannot count the groups, or an empty string."""
         extent = max(self.radices[1:])
         if extent <= MAX_EXTENT and self.blocks <= MAX_GRID_X:
             return ""

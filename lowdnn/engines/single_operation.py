@@ -1,4 +1,4 @@
-"""Engines that run one operation by itself, between tensors in device memory."""
+"""Bases of engines that run one operation by itself, between tensors in device memory."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class SingleOperation(ProblemEngine[OperationT]):
 
     @abstractmethod
     def limit(self, operation: OperationT, arch: ArchSpec) -> str:
-        """Why the kernel cannot count the elements, ``<field>: expected <limit>, got <value>``, or an empty string."""
+        """The reason why the kernel cannot count the elements, ``<field>: expected <limit>, got <value>``, or ''."""
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> OperationT | Refusal:
-        """Refuses all but one such operation between tensors in device memory, and more elements than it can count."""
+        """Refuses all but one such operation between tensors in device memory, and more elements than it counts."""
         operation = graph.operations[0]
         if len(graph.operations) != 1 or not isinstance(operation, self.anchors):
             names = names_of(graph.operations)
@@ -46,7 +46,7 @@ class SingleOperation(ProblemEngine[OperationT]):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else found
 
     def parts(self, operation: OperationT, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """The operation's launches, none where the output is empty."""
+        """The operation's launches; none if the output is empty."""
         return self.launches(operation, arch, chosen) if _has_results(operation) else PlanParts()
 
     @abstractmethod
@@ -63,7 +63,7 @@ class OneLaunch(SingleOperation[OperationT]):
 
     @abstractmethod
     def launch(self, operation: OperationT) -> Launch:
-        """Its launch."""
+        """The launch of the kernel."""
 
     def launches(self, operation: OperationT, arch: ArchSpec, chosen: Choices) -> PlanParts:
         return PlanParts([(self.kernel(operation, arch), self.launch(operation))])

@@ -77,7 +77,7 @@ def test_a_tile_that_takes_more_shared_memory_than_there_is_is_refused() -> None
         engine.plan(graph, arch, choices)
 
 
-def test_rows_are_shared_in_turns_where_there_are_bulk_copies_only() -> None:
+def test_rows_are_pipelined_where_there_are_bulk_copies_only() -> None:
     graph = parse_case("norm dims=32x256x14x14 mode=batch dir=bwd layout=nhwc dtype=bf16").graph()
     engine, choices = engine_named("norm_rows"), {KnobType.READ_AHEAD: 2}
     for arch in DEVICES:

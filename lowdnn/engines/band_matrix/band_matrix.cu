@@ -1,10 +1,11 @@
-// band_matrix: y[i, j] = x[i, c] with c = j + SLOPE * i + shift where 0 <= c < source_extent, otherwise pad:
+// band_matrix: y[i, j] = x[i, c] with c = j + SLOPE * i + shift if 0 <= c < source_extent, otherwise pad.
 // SLOPE -1 expands a band, 1 contracts a matrix.
 //
 // Layouts: any strides over RANK axes: the outer ones, rows i, columns j. Columns are cut into groups of VECTOR, which
-// a thread reads one by one (they begin anywhere) and writes in accesses of Y_WIDTH elements, or at a stride where that
-// is 0.
-// Block: THREADS threads on neighbouring groups; what has no column in x is not read. Shared memory: none.
+// a thread reads one by one, as they are misaligned, and writes in accesses of Y_WIDTH elements, or strided if that is
+// 0.
+// Block: THREADS threads on neighbouring groups; elements without a column in x are not read.
+// Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks; the coordinates of a group are its digits over `axes`.
 // Macros: X Y SLOPE RANK THREADS VECTOR Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
 

@@ -1,4 +1,4 @@
-"""``band_matrix``: a band expanded to its matrix, or a matrix contracted to its band (``band_matrix.cu``)."""
+"""``band_matrix``: expands a band to its matrix, or contracts a matrix to its band (``band_matrix.cu``)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from lowdnn.plan import KernelRef, Launch, Scalar, ScalarType, Struct, TensorPoi
 
 BandOperation: TypeAlias = ExpandBandMatrix | ContractBandMatrix
 
+#: Threads of a block.
 _THREADS = 128
 
 
@@ -50,7 +51,7 @@ class Params:
 
 @dataclass(frozen=True)
 class Skew:
-    """How the kernel walks over an operation's output: the outer axes, rows, columns; groups of ``vector`` columns."""
+    """The axes of an operation's output: the outer ones, rows, columns; columns are cut into groups of ``vector``."""
 
     operation: BandOperation
     space: IndexSpace
@@ -115,7 +116,7 @@ class Skew:
 
 
 class BandMatrix(OneLaunch[BandOperation]):
-    """See the module's docstring."""
+    """Conversions between bands and matrices, as the module's docstring says."""
 
     name = "band_matrix"
     index = 26
@@ -128,11 +129,11 @@ class BandMatrix(OneLaunch[BandOperation]):
         return Skew.of(operation).refusal
 
     def kernel(self, operation: BandOperation, arch: ArchSpec) -> KernelRef:
-        """The kernel is the same on every device."""
+        """The kernel, which is the same on every device."""
         return _kernel(Skew.of(operation).params(), operation)
 
     def launch(self, operation: BandOperation) -> Launch:
-        """A thread for each group of a row's elements."""
+        """The launch, with a thread for each group of a row's elements."""
         return Skew.of(operation).launch()
 
 

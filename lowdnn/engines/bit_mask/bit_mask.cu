@@ -1,8 +1,8 @@
-// bit_mask: eight elements of a mask for each byte of bits, the lowest bit being the first.
+// bit_mask: converts between eight elements of a mask and a byte of bits, the lowest bit being the first element.
 //   PACKS      bits[j] = sum over i of (mask[8 j + i] != 0) << i, for i with 8 j + i < elements
 //   otherwise  mask[8 j + i] = bits[j] >> i & 1
 //
-// Layouts: the mask's bytes and the bits lie densely; ALIGNED: the mask at a multiple of eight bytes.
+// Layouts: the mask's bytes and the bits are packed; ALIGNED: the mask is aligned to eight bytes.
 // Block: THREADS threads on neighbouring bytes of bits.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(elements / 8 / THREADS) blocks.

@@ -14,8 +14,9 @@ from lowdnn.enums import NumericalNote
 from lowdnn.ops.bit_mask import BitMove, PackBits, UnpackBits
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
+#: Threads of a block.
 _THREADS = 256
-#: Bytes of a mask, elements of one byte of bits, that a thread reads or writes at a time.
+#: Bytes of a mask, the elements of one byte of bits, that a thread reads or writes at once.
 _ACCESS_BYTES = 8
 
 
@@ -29,7 +30,7 @@ class Params:
 
 
 class BitMask(OneLaunch[BitMove]):
-    """See the module's docstring."""
+    """Conversions between byte masks and bits, as the module's docstring says."""
 
     name = "bit_mask"
     index = 45
@@ -46,12 +47,12 @@ class BitMask(OneLaunch[BitMove]):
         return f"{operation.bits.label}.dims: expected at most {MAX_GRID_X} blocks of {_THREADS} bytes, got {blocks}"
 
     def kernel(self, operation: BitMove, arch: ArchSpec) -> KernelRef:
-        """The kernel is the same on every device."""
+        """The kernel, which is the same on every device."""
         is_aligned = operation.mask.alignment_bytes % _ACCESS_BYTES == 0
         return _kernel_of(Params(int(isinstance(operation, PackBits)), int(is_aligned), _THREADS))
 
     def launch(self, operation: BitMove) -> Launch:
-        """A thread for each byte of bits."""
+        """The launch, with a thread for each byte of bits."""
         tensors = (operation.mask, operation.bits)
         pointers = (TensorPointer(tensor.uid) for tensor in tensors)
         return Launch(
@@ -63,7 +64,7 @@ class BitMask(OneLaunch[BitMove]):
         )
 
     def precompiled(self) -> tuple[KernelRef, ...]:
-        """Both directions."""
+        """The kernels of both directions."""
         return tuple(_kernel_of(Params(packs, 1, _THREADS)) for packs in (0, 1))
 
 

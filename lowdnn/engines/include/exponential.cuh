@@ -1,4 +1,5 @@
-// Powers of two and of e by the hardware's instruction: 2 units in the last place of f32; results below 2^-126 are 0.
+// Powers of two and of e by the hardware's instruction, with an error of 2 units in the last place of f32; results
+// below 2^-126 are 0.
 
 #pragma once
 
@@ -14,6 +15,6 @@ __device__ __forceinline__ f32 power_of_two(f32 x) {
   return result;
 }
 
-// exp(x) for sums of exponentials; in f32 with a relative error of |x| units more, from rounding the product.
+// exp(x) for sums of exponentials; in f32 the rounding of the product adds a relative error of |x| units.
 __device__ __forceinline__ f32 exponential(f32 x) { return power_of_two(x * LOG2_E); }
 __device__ __forceinline__ f64 exponential(f64 x) { return exp(x); }

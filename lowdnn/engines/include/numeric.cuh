@@ -1,11 +1,11 @@
-// Number types of lowdnn's kernels and the conversions between them.
+// The number types of lowdnn's kernels, and the conversions between them.
 //
-// convert<To>(x) follows the rules of lowdnn/dtypes.py: round to nearest even; float to integer saturates and turns NaN
-// into 0; integer to integer saturates; fp16 and bf16 overflow to infinity; fp8 saturates to its largest finite value
-// and keeps NaN; b8 is `x != 0` and reads as 0 or 1; e8m0, a power of two from 2^-127 to 2^127 or NaN, rounds up and
-// saturates on both sides. Every conversion rounds once.
+// convert<To>(x) follows the rules of lowdnn/dtypes.py and rounds once. It rounds to nearest even. Float to integer
+// saturates and turns NaN into 0. Integer to integer saturates. Overflow gives infinity in fp16 and bf16. In fp8 it
+// gives the largest finite value, and NaN stays NaN. The type b8 is `x != 0` and reads as 0 or 1. The type e8m0 is a
+// power of two from 2^-127 to 2^127, or NaN; it rounds up and saturates on both sides.
 //
-// f16, bf16, e4m3, e5m2, e8m0 and b8 are storage types: arithmetic happens in f32, f64, i32 or i64.
+// f16, bf16, e4m3, e5m2, e8m0 and b8 are storage types: arithmetic is in f32, f64, i32 or i64.
 
 #pragma once
 
@@ -31,7 +31,7 @@ struct b8 { u8 bits; };
 
 template <class To, class From> __device__ __forceinline__ To convert(From x);
 
-// Compute<T>::Type: the type in which a stored T is computed with: f32, f64, i32 or i64.
+// Compute<T>::Type: the type of arithmetic with a stored T: f32, f64, i32 or i64.
 template <class T> struct Compute { typedef i32 Type; };
 template <> struct Compute<f16> { typedef f32 Type; };
 template <> struct Compute<bf16> { typedef f32 Type; };
@@ -43,7 +43,7 @@ template <> struct Compute<f64> { typedef f64 Type; };
 template <> struct Compute<u32> { typedef i64 Type; };
 template <> struct Compute<i64> { typedef i64 Type; };
 
-// x rounded to Storage, as a To: what a write to memory and a read back would give.
+// x rounded to Storage, as a To: the result of a write to memory and a read back.
 template <class Storage, class To, class From> __device__ __forceinline__ To rounded(From x) {
   return convert<To>(convert<Storage>(x));
 }
@@ -62,7 +62,7 @@ __device__ __forceinline__ i64 widen(i64 x) { return x; }
 __device__ __forceinline__ i32 widen(bool x) { return x; }
 __device__ __forceinline__ i32 widen(b8 x) { return x.bits != 0; }
 
-// Not by a shift: of the upper half of a register that would be two instructions.
+// A shift would be two instructions for the upper half of a register.
 __device__ __forceinline__ f32 widen(bf16 x) {
   f32 wide;
   asm("mov.b32 %0, {%1, %2};" : "=f"(wide) : "h"(u16(0)), "h"(x.bits));
@@ -90,7 +90,7 @@ __device__ __forceinline__ f32 widen(e4m3 x) {
 #else
   const u32 sign = u32(x.bits & 0x80) << 24;
   const u32 magnitude = x.bits & 0x7f;
-  // An fp16 with the same exponent field is 2^8 too small: biases 15 and 7.
+  // An fp16 with the same exponent field is smaller by 2^8, as the biases are 15 and 7.
   const f32 value = widen(f16{u16(magnitude << 7)}) * 256.0f;
   return __uint_as_float((magnitude == 0x7f ? 0x7fffffffu : __float_as_uint(value)) | sign);
 #endif
@@ -100,8 +100,8 @@ __device__ __forceinline__ f32 widen(e4m3 x) {
 
 template <class T> struct Tag {};
 
-// Rounding to f32 by truncation, with the last bit set where something was lost ("round to odd"): a further rounding to
-// at most 22 bits then gives what one rounding of the original would have given.
+// Truncates to f32 and sets the last bit if anything was lost ("round to odd"). A further rounding to at most 22 bits
+// then gives the same result as one rounding of the original.
 __device__ __forceinline__ f32 sticky(f64 x) {
   const f32 truncated = __double2float_rz(x);
   return f64(truncated) == x || x != x ? truncated : __uint_as_float(__float_as_uint(truncated) | 1);
@@ -116,8 +116,8 @@ __device__ __forceinline__ f32 sticky(i64 x) {
 }
 __device__ __forceinline__ f32 sticky(f32 x) { return x; }
 
-// How many of COUNT neighbours are among the `left` ones from the first of them on. It is no minimum and maximum, since
-// ptxas 13.0 joins these with a comparison of the result, and then has COUNT for 0 as well.
+// The number of COUNT neighbours that exist, if `left` exist from the first of them on. Not min(max()): ptxas 13.0
+// combines these with a comparison of the result, and then returns COUNT for 0 as well.
 template <int COUNT> __device__ __forceinline__ i32 count_among(i32 left) {
   i32 count = 0;
 #pragma unroll
@@ -184,7 +184,7 @@ template <class From> __device__ __forceinline__ e5m2 narrow(Tag<e5m2>, From x) 
   return e5m2{u8(pair)};
 }
 #else
-// Bits of the nearest value of a float with EXPONENT and MANTISSA bits, saturating at the pattern LARGEST.
+// The bits of the nearest float with EXPONENT and MANTISSA bits; it saturates at the pattern LARGEST.
 template <int EXPONENT, int MANTISSA, u32 LARGEST, u32 NOT_A_NUMBER> __device__ __forceinline__ u8 to_fp8(f32 x) {
   constexpr u32 BIAS = (1u << (EXPONENT - 1)) - 1;
   constexpr u32 DROPPED = 23 - MANTISSA;

@@ -1,7 +1,7 @@
-// Random numbers as a function of seed, offset and an element's index; the formulas stand in lowdnn/ops/rng.py.
+// Random numbers as a function of seed, offset and an element's index, by the formulas in lowdnn/ops/rng.py.
 //
-// Philox4x32-10 gives four words to a block: element i takes word i % 4 of block i / 4. draw_whole, draw_row and
-// draw_strided give the numbers of V elements; the first two make one block do for up to four of them.
+// Philox4x32-10 generates blocks of four words: element i takes word i % 4 of block i / 4. draw_whole, draw_row and
+// draw_strided give the numbers of V elements; the first two use one block for up to four of them.
 
 #pragma once
 
@@ -11,7 +11,7 @@ struct Philox {
   u64 seed;
   u64 offset;
 
-  // In a product of 64 bits by 64 the compiler adds what the upper halves give, although they are 0.
+  // A product of 64 by 64 bits would make the compiler add the terms of the upper halves, although they are 0.
   static __device__ __forceinline__ void multiply(u32 a, u32 b, u32& low, u32& high) {
     asm("{ .reg .u64 product; mul.wide.u32 product, %2, %3; mov.b64 {%0, %1}, product; }"
         : "=r"(low), "=r"(high) : "r"(a), "r"(b));
@@ -34,12 +34,12 @@ struct Philox {
 
 // ---- distributions: a number from the two words of a pair, for the first element of the pair or for the second ------
 
-// (word | 1) / 2^32; in f32 cut to 24 bits, so that it does not become 1.
+// (word | 1) / 2^32; in f32 truncated to 24 bits, so that it is never 1.
 __device__ __forceinline__ f32 unit_interval(u32 word, f32) { return __uint2float_rz(word | 1) * 0x1p-32f; }
 __device__ __forceinline__ f64 unit_interval(u32 word, f64) { return f64(word | 1) * 0x1p-32; }
 
 template <class T> struct Bernoulli {
-  i64 threshold;  // 0 to 2^32: words below it are ones
+  i64 threshold;  // 0 to 2^32: words below it give 1
 
   __device__ __forceinline__ T number(u32 first, u32 second, bool is_second) const {
     return T(threshold > 0 && (is_second ? second : first) <= u32(threshold - 1));
@@ -72,7 +72,7 @@ template <class T> struct Normal {
 
 // ---- V numbers ------------------------------------------------------------------------------------------------------
 
-// Draws for elements that lie `step` apart, wherever the first is.
+// Draws for V elements at distances `step`, for any `first`.
 template <class Distribution, class T, int V>
 __device__ __forceinline__ void draw_strided(
     T (&numbers)[V], const Distribution& distribution, const Philox& philox, i64 first, i64 step) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void draw_strided(
   }
 }
 
-// Draws for neighbouring elements, wherever the first is: V / 4 + 1 blocks.
+// Draws for V neighbouring elements, for any `first`, from V / 4 + 1 blocks.
 template <class Distribution, class T, int V>
 __device__ __forceinline__ void draw_row(
     T (&numbers)[V], const Distribution& distribution, const Philox& philox, i64 first, i64) {
@@ -118,8 +118,7 @@ __device__ __forceinline__ void draw_row(
   }
 }
 
-// Draws for neighbouring elements, the first of which has an index that is a multiple of V, and of 4 if V is: V / 4
-// blocks, or one.
+// Draws for V neighbouring elements, if `first` is a multiple of V, and of 4 if V is, from V / 4 blocks, or one.
 template <class Distribution, class T, int V>
 __device__ __forceinline__ void draw_whole(
     T (&numbers)[V], const Distribution& distribution, const Philox& philox, i64 first, i64) {

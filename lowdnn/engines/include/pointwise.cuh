@@ -1,11 +1,11 @@
-// Arithmetic of the pointwise modes that is more than one expression. T is f32, f64, i32 or i64.
+// Arithmetic of the pointwise modes that need more than one expression. T is f32, f64, i32 or i64.
 
 #pragma once
 
 #include "include/exponential.cuh"
 #include "include/numeric.cuh"
 
-// NaN wins over every number; in f32 by one instruction.
+// The minimum and maximum, which are NaN if either operand is; in f32 one instruction.
 template <class T> __device__ __forceinline__ T minimum(T x, T b) { return x < b || x != x ? x : b; }
 template <class T> __device__ __forceinline__ T maximum(T x, T b) { return x > b || x != x ? x : b; }
 __device__ __forceinline__ f32 minimum(f32 x, f32 b) {
@@ -19,12 +19,13 @@ __device__ __forceinline__ f32 maximum(f32 x, f32 b) {
   return result;
 }
 
-// Integer quotient towards zero; 0 where b is 0. Dividing by -1 is a negation, which wraps at the lowest value.
+// The integer quotient, rounded towards zero; 0 if b is 0. Division by -1 is a negation, which wraps at the lowest
+// value.
 template <class T> __device__ __forceinline__ T divide(T x, T b) {
   return b == 0 ? T(0) : b == -1 ? T(0) - x : x / b;
 }
 
-// x - b * trunc(x / b) in integers; 0 where b is 0.
+// x - b * trunc(x / b) in integers; 0 if b is 0.
 template <class T> __device__ __forceinline__ T modulo(T x, T b) { return b == 0 || b == -1 ? T(0) : x % b; }
 
 __device__ __forceinline__ f32 modulo(f32 x, f32 b) { return fmod(x, b); }
@@ -36,31 +37,31 @@ template <class T> __device__ __forceinline__ T floor_modulo(T x, T b) {
   return rest != T(0) && (rest < T(0)) != (b < T(0)) ? rest + b : rest;
 }
 
-// x where x > 0, otherwise 0; NaN stays NaN.
+// x if x > 0, otherwise 0; NaN stays NaN.
 __device__ __forceinline__ f32 relu(f32 x) { return maximum(x, 0.0f); }
 template <class T> __device__ __forceinline__ T relu(T x) { return x != x || x > T(0) ? x : T(0); }
 
-// min(x, upper) where x > lower, otherwise lower + slope * (x - lower); NaN stays NaN. A slope of 0 gives `lower` for
+// min(x, upper) if x > lower, otherwise lower + slope * (x - lower); NaN stays NaN. A slope of 0 gives `lower` for
 // minus infinity too.
 template <class T> __device__ __forceinline__ T clipped_relu(T x, T lower, T upper, T slope) {
   const T below = slope == T(0) ? lower : lower + slope * (x - lower);
   return x != x ? x : x > lower ? (x < upper ? x : upper) : below;
 }
 
-// Its gradient: dy where lower < x < upper, 0 where x >= upper, otherwise slope * dy; a slope of 0 gives 0 for
-// every dy.
+// The gradient of clipped_relu: dy if lower < x < upper, 0 if x >= upper, otherwise slope * dy; a slope of 0 gives 0
+// for every dy.
 template <class T> __device__ __forceinline__ T clipped_relu_gradient(T dy, T x, T lower, T upper, T slope) {
   return x >= upper ? T(0) : x > lower ? dy : slope == T(0) ? T(0) : slope * dy;
 }
 
-// 1 / sqrt(x); in f64 by two exactly rounded operations, since the instruction's accuracy is not specified.
+// 1 / sqrt(x); in f64 by two correctly rounded operations, since the instruction's accuracy is not specified.
 __device__ __forceinline__ f32 inverse_sqrt(f32 x) { return rsqrt(x); }
 __device__ __forceinline__ f64 inverse_sqrt(f64 x) { return 1.0 / sqrt(x); }
 
-// The normal distribution function (1 + erf(x / sqrt 2)) / 2, in f32 within 5e-8 and within a relative 6e-6 down to
-// x = -6: half the instructions of erf, and no cancellation in the negative tail. For z >= 0, 1 - cdf(z) = 2^p(z) with
-// a polynomial p of degree 10, fitted over [0, 6] to the least greatest error of the distribution; beyond 6 it goes
-// on falling.
+// The normal distribution function (1 + erf(x / sqrt 2)) / 2. In f32 its error is at most 5e-8, and relatively 6e-6
+// down to x = -6. It needs half the instructions of erf, without cancellation in the negative tail. For z >= 0, 1 -
+// cdf(z) = 2^p(z), with a polynomial p of degree 10 that minimises the greatest error of the distribution over [0, 6];
+// beyond 6 it keeps falling.
 __device__ __forceinline__ f32 normal_cdf(f32 x) {
   const f32 z = fabs(x);
   f32 p = -0x1.a2d916p-26f;
@@ -79,7 +80,7 @@ __device__ __forceinline__ f32 normal_cdf(f32 x) {
 }
 __device__ __forceinline__ f64 normal_cdf(f64 x) { return 0.5 * erfc(x * -0.70710678118654752440); }
 
-// x's derivative of gelu: cdf(x) + x * density(x).
+// The derivative of gelu: cdf(x) + x * density(x).
 template <class T> __device__ __forceinline__ T gelu_slope(T x) {
   return normal_cdf(x) + x * T(0.39894228040143267794) * exp(T(-0.5) * x * x);
 }
@@ -118,7 +119,7 @@ template <class T> __device__ __forceinline__ T softplus(T x, T beta) {
 }
 
 // x / 2 * (1 + tanh(u)) = x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 x^3), and its derivative. The function
-// takes the shorter way to an exponential: it adds no more to the error than the roundings of its argument.
+// uses the fast exponential, which adds no more to the error than the roundings of its argument.
 template <class T> __device__ __forceinline__ T gelu_tanh_argument(T x) {
   constexpr f64 SCALE = 2 * 0.79788456080286535588;
   return x * (T(SCALE) + T(SCALE * 0.044715) * (x * x));

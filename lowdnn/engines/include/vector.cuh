@@ -1,7 +1,7 @@
-// Groups of V neighbouring elements, and their movement between device memory and registers.
+// Groups of V neighbouring elements, and their transfer between device memory and registers.
 //
-// load<WIDTH> and store<WIDTH> move V elements in accesses of WIDTH elements, at most 16 bytes each; the address must
-// be aligned to one access. WIDTH is a compile-time power of two, cut down to V and to 16 bytes.
+// load<WIDTH> and store<WIDTH> transfer V elements in accesses of WIDTH elements, at most 16 bytes each; the address
+// must be aligned to one access. WIDTH is a compile-time power of two, reduced to V elements and to 16 bytes.
 
 #pragma once
 
@@ -23,9 +23,9 @@ template <> struct Word<4> { typedef u32 Type; };
 template <> struct Word<2> { typedef u16 Type; };
 template <> struct Word<1> { typedef u8 Type; };
 
-// Read-only path. A kernel that hardly writes says so with READS_ONLY, before it includes anything: kept out of L1, its
-// reads are 1 to 4 % faster; between writes they would be 4 % slower (measured on an H200). Volatile: otherwise the
-// compiler may move it before the check that the element exists.
+// Loads by the read-only path. A kernel that hardly writes defines READS_ONLY before it includes anything: its reads
+// are 1 to 4 % faster if they are not allocated in L1; between writes they would be 4 % slower (measured on an H200).
+// They are volatile, since the compiler could otherwise move one before the check that the element exists.
 #ifdef READS_ONLY
 #define LOAD_ONCE "ld.global.nc.L1::no_allocate."
 #else
@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_streaming(u8& to, const void* from) {
   to = u8(byte);
 }
 
-// One access to global memory: of an assignment the compiler may make a store for each element.
+// One access to global memory; the compiler may split an assignment into a store for each element.
 __device__ __forceinline__ void store_whole(void* to, uint4 word) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
       :: "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
@@ -62,8 +62,8 @@ __device__ __forceinline__ void store_whole(void* to, u32 word) { *reinterpret_c
 __device__ __forceinline__ void store_whole(void* to, u16 word) { *reinterpret_cast<u16*>(to) = word; }
 __device__ __forceinline__ void store_whole(void* to, u8 word) { *reinterpret_cast<u8*>(to) = word; }
 
-// One access where `exists`; otherwise the word stays. Predicated: of a condition around a load the compiler may make a
-// branch, which no later load passes.
+// One predicated access: the word is unchanged unless `exists`. A condition around a load may become a branch, which no
+// later load is moved across.
 __device__ __forceinline__ void load_where(bool exists, uint4& to, const void* from) {
   asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w) : "l"(from), "r"(u32(exists)));
@@ -87,7 +87,7 @@ __device__ __forceinline__ void load_where(bool exists, u8& to, const void* from
   to = u8(byte);
 }
 
-// One access to read-only memory, for which the L2 cache asks for the 256 bytes around it.
+// One access to read-only memory, for which the L2 cache prefetches the 256 bytes around it.
 __device__ __forceinline__ void load_in_lines(uint4& to, const void* from) {
   asm("ld.global.nc.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
 }
@@ -101,22 +101,22 @@ __device__ __forceinline__ void load_in_lines(u16& to, const void* from) {
   asm("ld.global.nc.L2::256B.u16 %0, [%1];" : "=h"(to) : "l"(from));
 }
 
-// How a tensor is read.
-struct Stream {  // each element once, and not written by the same kernel
+// Paths by which a tensor is read.
+struct Stream {  // for elements that are read once, and not written by the same kernel
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
     typename Word<sizeof(T) * W>::Type word;
     load_streaming(word, from);
     return *reinterpret_cast<const Vector<T, W>*>(&word);
   }
 };
-// One element for several coordinates, which the same kernel does not write: equal loads are one load.
+// For an element that several coordinates share and the same kernel does not write: equal loads are merged.
 struct Repeated {
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
     const auto word = __ldg(reinterpret_cast<const typename Word<sizeof(T) * W>::Type*>(from));
     return *reinterpret_cast<const Vector<T, W>*>(&word);
   }
 };
-struct Plain {  // several times, or written by the same kernel
+struct Plain {  // for elements that are read several times, or written by the same kernel
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
     const auto word = *reinterpret_cast<const typename Word<sizeof(T) * W>::Type*>(from);
     return *reinterpret_cast<const Vector<T, W>*>(&word);
@@ -135,7 +135,7 @@ template <class Path, int WIDTH, class T, int V> __device__ __forceinline__ void
   }
 }
 
-// Loads where `exists`; otherwise elements keep what they hold. The same kernel must not write what is read.
+// Loads V elements if they exist; otherwise `to` is unchanged. The kernel must not write what it reads here.
 template <int WIDTH, class T, int V>
 __device__ __forceinline__ void load_where(bool exists, T (&to)[V], const T* from) {
   constexpr int W = access_width(WIDTH, V, sizeof(T));
@@ -163,7 +163,8 @@ template <int WIDTH, class T, int V> __device__ __forceinline__ void store(T* to
   }
 }
 
-// The first `valid` of V elements, which lie `stride` apart; the others become zero bits, or stay unwritten.
+// Load and store the first `valid` of V elements at distances `stride`; the others become zero bits, or are not
+// written.
 template <class T, int V>
 __device__ __forceinline__ void load_strided(T (&to)[V], const T* from, i64 stride, int valid) {
 #pragma unroll
@@ -178,7 +179,7 @@ __device__ __forceinline__ void store_strided(T* to, const T (&from)[V], i64 str
   }
 }
 
-// Neighbouring elements, whole where all V exist.
+// Load and store V neighbouring elements, in wide accesses if all V are valid.
 template <class Path, int WIDTH, class T, int V>
 __device__ __forceinline__ void load_row(T (&to)[V], const T* from, int valid) {
   if (valid == V) {
@@ -197,8 +198,8 @@ __device__ __forceinline__ void store_row(T* to, const T (&from)[V], int valid) 
   }
 }
 
-// Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted
-// into place, where as many as `remaining` from the first of them on reach to the end of one more vector.
+// Loads V neighbouring elements from anywhere in a tensor that is aligned to 16 bytes. It reads whole vectors and
+// shifts them into place, if `remaining` elements from the first on reach to the end of one more vector.
 template <class Path, class T, int V>
 __device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, i64 remaining) {
   constexpr int WORDS = (sizeof(T) * V + 3) / 4, VECTORS = (WORDS + 3) / 4 + 1;

@@ -1,1 +1,1 @@
-"""The engine of cross-channel local response normalisation."""
+"""The engines of cross-channel local response normalisation and of divisive normalisation."""

@@ -1,10 +1,11 @@
-// What the kernels of divisive normalisation share: boxes of one image in shared memory, and their windows' sums, one
-// axis after the other.
+// Boxes of one image in shared memory, and the sums of their windows, one axis after the other: the common part of the
+// kernels of divisive normalisation.
 //
-// Block: THREADS threads, a tile of TILE_D x TILE_H x TILE_W places in TILE_C channels; it loads as many places around
-// it as the windows reach. Launch: the digits of a block over `tiles` are n, tiles of channels, of d, of h, of w.
-// Macros: X M (types of x and its means) COMPUTE WINDOW (places along an axis) SPATIAL (axes: 2, with one place along d,
-// or 3) TILE_D TILE_H TILE_W TILE_C THREADS; HAS_MEANS: whether there are means, which otherwise are 0.
+// Block: THREADS threads, a tile of TILE_D x TILE_H x TILE_W positions in TILE_C channels; it also loads the positions
+// around the tile that its windows reach.
+// Launch: the digits of a block over `tiles` are n, tiles of channels, of d, of h, of w.
+// Macros: X M (types of x and its means) COMPUTE WINDOW (positions along an axis) SPATIAL (axes: 2, with one position
+// along d, or 3) TILE_D TILE_H TILE_W TILE_C THREADS; HAS_MEANS: whether there are means, which otherwise are 0.
 
 #pragma once
 
@@ -13,7 +14,7 @@
 
 typedef COMPUTE Value;
 
-// Places of a window before and after its own one, and both, along h and w, and along d.
+// Positions of a window before and after its centre, and their sum, along h and w, and along d.
 constexpr int BEFORE = (WINDOW - 1) / 2, AFTER = WINDOW - 1 - BEFORE, REACH = WINDOW - 1;
 constexpr int BEFORE_D = SPATIAL == 3 ? BEFORE : 0, AFTER_D = SPATIAL == 3 ? AFTER : 0, REACH_D = BEFORE_D + AFTER_D;
 
@@ -23,28 +24,28 @@ struct Divisive {
   Divider tiles[5];
 };
 
-// A place of a tensor, or the first one of a tile.
-struct Place {
+// The position of an element in a tensor, or of the first one of a tile.
+struct Position {
   i64 n, c, d, h, w;
 };
 
-// Strides in elements.
+// The strides of a tensor in elements.
 struct Strides {
   i64 n, c, d, h, w;
 
-  __device__ __forceinline__ i64 of(const Place& at) const {
+  __device__ __forceinline__ i64 of(const Position& at) const {
     return at.n * n + at.c * c + at.d * d + at.h * h + at.w * w;
   }
 };
 
-// An element of a box: its place in the box, and in the tensors, where it may not exist.
+// An element of a box: its position in the box, and in the tensors, where it may not exist.
 struct Element {
   int d, h, w, c;
-  Place at;
+  Position at;
   bool exists;
 };
 
-__device__ __forceinline__ Place first_place(const Divisive& p) {
+__device__ __forceinline__ Position first_position(const Divisive& p) {
   i64 tile[5];
   digits<5>(p.tiles, i64(blockIdx.x), tile);
   return {tile[0], tile[1] * TILE_C, tile[2] * TILE_D, tile[3] * TILE_H, tile[4] * TILE_W};
@@ -52,9 +53,11 @@ __device__ __forceinline__ Place first_place(const Divisive& p) {
 
 constexpr int elements(int d, int h, int w) { return d * h * w * TILE_C; }
 
-// visit(number, element) for the elements of a box D x H x W that begins `low` places before the tile, `low_d` along d.
+// Calls visit(number, element) for each element of a box D x H x W that begins `low` positions before the tile, `low_d`
+// along d.
 template <int D, int H, int W, class Visit>
-__device__ __forceinline__ void for_box(const Divisive& p, const Place& tile, int low_d, int low, const Visit& visit) {
+__device__ __forceinline__ void for_box(const Divisive& p, const Position& tile, int low_d, int low,
+                                        const Visit& visit) {
   for (int number = threadIdx.x; number < elements(D, H, W); number += THREADS) {
     Element e;
     e.c = number % TILE_C, e.w = number / TILE_C % W, e.h = number / (TILE_C * W) % H, e.d = number / (TILE_C * W * H);
@@ -65,7 +68,8 @@ __device__ __forceinline__ void for_box(const Divisive& p, const Place& tile, in
   }
 }
 
-// The elements of a box D x H x W become sums of WINDOW ones along AXIS (0: d, 1: h, 2: w), of which `from` has more.
+// Sets each element of a box D x H x W to the sum of WINDOW elements of `from`, which is larger, along AXIS (0: d, 1:
+// h, 2: w).
 template <int D, int H, int W, int AXIS> __device__ __forceinline__ void sum_along(Value* to, const Value* from) {
   constexpr int FROM_H = H + (AXIS == 1 ? REACH : 0), FROM_W = W + (AXIS == 2 ? REACH : 0);
   constexpr int STEP = TILE_C * (AXIS == 2 ? 1 : AXIS == 1 ? FROM_W : FROM_W * FROM_H);
@@ -81,7 +85,8 @@ template <int D, int H, int W, int AXIS> __device__ __forceinline__ void sum_alo
   __syncthreads();
 }
 
-// The sums of the windows of a box D x H x W, from a box that reaches REACH further in all axes; in `box` or `spare`.
+// Sums the windows of a box D x H x W from a box that is REACH larger along all axes; the result is in `box` or
+// `spare`.
 template <int D, int H, int W> __device__ __forceinline__ Value* window_sums(Value* box, Value* spare) {
   sum_along<D + REACH_D, H + REACH, W, 2>(spare, box);
   sum_along<D + REACH_D, H, W, 1>(box, spare);
@@ -95,7 +100,7 @@ __device__ __forceinline__ Value centred(Value x, const M* means, i64 offset) {
   return x;
 }
 
-// base^exponent for a base above 0, by the special function unit where T holds few bits of it.
+// base^exponent for a base above 0, by the special function unit if T has few bits.
 template <class T> __device__ __forceinline__ f32 power(f32 base, f32 exponent) {
   if constexpr (sizeof(T) < sizeof(f32)) return __powf(base, exponent);
   return powf(base, exponent);
@@ -108,14 +113,14 @@ struct Source {
   const M* means;
   Strides x_strides, means_strides;
 
-  __device__ __forceinline__ Value value(const Place& at) const { return convert<Value>(x[x_strides.of(at)]); }
-  __device__ __forceinline__ Value difference(const Place& at) const {
+  __device__ __forceinline__ Value value(const Position& at) const { return convert<Value>(x[x_strides.of(at)]); }
+  __device__ __forceinline__ Value difference(const Position& at) const {
     return centred(value(at), means, means_strides.of(at));
   }
 
-  // The squares of x - means in a box; 0 where there is none.
+  // Loads the squares of x - means in a box, and 0 for elements that do not exist.
   template <int D, int H, int W>
-  __device__ __forceinline__ void load_squares(Value* box, const Divisive& p, const Place& tile, int low_d,
+  __device__ __forceinline__ void load_squares(Value* box, const Divisive& p, const Position& tile, int low_d,
                                                int low) const {
     for_box<D, H, W>(p, tile, low_d, low, [&](int number, const Element& e) {
       const Value x = e.exists ? difference(e.at) : Value(0);

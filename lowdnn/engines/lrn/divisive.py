@@ -1,9 +1,9 @@
-"""``divisive_normalization``: division of each element by a power of its neighbours' squares, and its gradient, of any
-float types and strides.
+"""``divisive_normalization``: division of each element by a power of its neighbours' squares, and the gradient of that,
+for any float types and strides.
 
-Bound by memory where windows are small: a block has a tile in shared memory, and sums its windows along one axis after
-the other (``divisive.cuh``). The gradient is one kernel where what two windows reach fits shared memory, otherwise two,
-with dy s^-beta and dy x s^(-beta - 1) in the workspace between them.
+It is bound by memory if windows are small: a block has a tile in shared memory and sums its windows along one axis
+after the other (``divisive.cuh``). The gradient is one kernel if the reach of two windows fits shared memory. Otherwise
+it is two, with dy s^-beta and dy x s^(-beta - 1) in the workspace.
 """
 
 from __future__ import annotations
@@ -38,17 +38,22 @@ from lowdnn.ops.divisive_normalization import Divisive, DivisiveNormalizationBac
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import Argument, KernelRef, Launch, Scalar, Struct, TensorPointer, Work, WorkspacePointer
 
+#: Threads of a block.
 _THREADS = 256
-#: Tiles by d, h, w and channels, the preferred first: for packed planes, and for channels that are innermost.
+#: Tiles (d, h, w, channels) of packed planes, the preferred first.
 _PLANES = ((1, 16, 32, 1), (1, 8, 32, 1), (1, 8, 8, 1), (1, 1, 1, 1))
+#: Tiles (d, h, w, channels) of packed volumes, the preferred first.
 _VOLUMES = ((4, 8, 32, 1), (4, 8, 8, 1), (2, 4, 4, 1), (1, 1, 1, 1))
+#: Tiles (d, h, w, channels) of channels-last planes, the preferred first.
 _CHANNEL_PLANES = ((1, 8, 8, 32), (1, 4, 8, 32), (1, 4, 4, 16))
+#: Tiles (d, h, w, channels) of channels-last volumes, the preferred first.
 _CHANNEL_VOLUMES = ((2, 4, 4, 32), (2, 4, 4, 16), (2, 2, 4, 8))
 
 
 @dataclass(frozen=True)
 class Params:
-    """Compile-time parameters that all kernels have; field names are their macros. Types are named by the ports."""
+    """Compile-time parameters that all kernels have; field names are their macros. Macros of types are the ports'
+    names."""
 
     COMPUTE: str
     WINDOW: int
@@ -63,15 +68,15 @@ class Params:
 
 @dataclass(frozen=True)
 class _Tile:
-    """A block's places along d, h, w, and channels."""
+    """A block's positions along d, h and w, and its channels; and the reach of windows along d, h and w."""
 
     extents: tuple[int, int, int, int]
     reach: tuple[int, int, int]
 
     def elements(self, times: int) -> int:
-        """Elements of the tile and ``times`` what windows reach."""
-        *places, channels = self.extents
-        return prod(place + times * more for place, more in zip(places, self.reach, strict=True)) * channels
+        """Elements of the tile extended by ``times`` the reach of its windows."""
+        *positions, channels = self.extents
+        return prod(position + times * more for position, more in zip(positions, self.reach, strict=True)) * channels
 
     @property
     def once(self) -> int:
@@ -86,7 +91,7 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Problem:
-    """How the kernels walk over one operation; ``arch`` says what shared memory holds."""
+    """An operation on an architecture, whose shared memory decides on the tiles."""
 
     operation: Divisive
     arch: ArchSpec
@@ -121,7 +126,7 @@ class _Problem:
 
     @cached_property
     def twice(self) -> _Tile | None:
-        """The tile of the gradient as one kernel; None where none fits."""
+        """The tile of the gradient in one kernel; None if none fits."""
         return next((tile for tile in self._candidates if self._bytes(tile.twice) <= self._most), None)
 
     def limit(self) -> str:
@@ -135,7 +140,7 @@ class _Problem:
         return PlanParts([self._step("divisive_forward", self.once, self.once.once, ("y",), fields)])
 
     def backward(self) -> PlanParts:
-        """One launch, or two where windows reach too far."""
+        """One launch, or two if windows reach too far."""
         if self.twice is not None:
             fields = (*self._source, *self._fields("dy"), *self._gradients)
             return PlanParts([self._step("divisive_backward", self.twice, self.twice.twice, ("dy", "dx"), fields)])
@@ -159,14 +164,14 @@ class _Problem:
         return elements * dtypes.info(self.compute_type).size_bytes
 
     def _digits(self, tile: _Tile) -> tuple[int, ...]:
-        """Images, and tiles of channels and of places along d, h, w."""
+        """The numbers of images, and of tiles of channels and of positions along d, h, w."""
         n, *others = self.dims
-        *places, channels = tile.extents
-        return n, *(ceil_div(extent, size) for extent, size in zip(others, (channels, *places), strict=True))
+        *positions, channels = tile.extents
+        return n, *(ceil_div(extent, size) for extent, size in zip(others, (channels, *positions), strict=True))
 
     @property
     def _source(self) -> tuple[Argument, ...]:
-        """The fields of ``Source``; x stands for the means that there are not."""
+        """The fields of ``Source``; without means, those are x's."""
         x, means = self.operation.x, self.operation.means or self.operation.x
         return (
             *(TensorPointer(tensor.uid) for tensor in (x, means)),
@@ -175,7 +180,7 @@ class _Problem:
 
     @property
     def _gradients(self) -> tuple[Argument, ...]:
-        """The fields of ``Gradients``; dx stands for the gradient of the means that is not stored."""
+        """The fields of ``Gradients``; if the gradient of the means is not stored, its fields are dx's."""
         (dx, *dx_strides), (dm, *dm_strides) = self._fields("dx"), self._fields(self._second_gradient)
         slope = 2 * self.operation.lrn_beta * self._scale
         return dx, dm, *dx_strides, *dm_strides, number(slope, self.compute_type)
@@ -198,7 +203,8 @@ class _Problem:
     def _step(
         self, name: str, tile: _Tile, shared: int, ports: Iterable[str], fields: tuple[Argument, ...]
     ) -> tuple[KernelRef, Launch]:
-        """A launch of the kernel ``name``. shared: elements of shared memory.  ports: those whose types it names."""
+        """A launch of the kernel ``name``.  shared: elements of shared memory.  ports: the tensors that it writes or
+        reads besides the source, whose types are macros."""
         operation, digits = self.operation, self._digits(tile)
         factors = (self._scale, -operation.lrn_beta, operation.lrn_k)
         shape: tuple[Argument, ...] = (
@@ -249,7 +255,7 @@ class _Problem:
 
 
 class DivisiveNormalization(SingleOperation[Divisive]):
-    """See the module's docstring."""
+    """Divisive normalisation, as the module's docstring says."""
 
     name = "divisive_normalization"
     index = 47
@@ -262,6 +268,6 @@ class DivisiveNormalization(SingleOperation[Divisive]):
         return _Problem(operation, arch).limit()
 
     def launches(self, operation: Divisive, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch; two for a gradient whose windows reach far."""
+        """One launch, or two for a gradient whose windows reach far."""
         problem = _Problem(operation, arch)
         return problem.backward() if isinstance(operation, DivisiveNormalizationBackward) else problem.forward()

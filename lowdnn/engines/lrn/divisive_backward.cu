@@ -1,9 +1,9 @@
-// divisive_backward: the gradients of divisive_forward's x and means in one kernel, for windows whose reach, twice, fits
-// shared memory; see ops/divisive_normalization.py.
+// divisive_backward: the gradients of divisive_forward's x and means in one kernel, for windows whose reach fits shared
+// memory twice; see ops/divisive_normalization.py.
 //
 // Layouts: any strides, as divisive_forward. Block, launch and the other macros: divisive.cuh, divisive_gradient.cuh.
-// Shared memory: two boxes of the tile and twice what its windows reach, for the squares and dy s^-beta in turn; one of
-// the tile and what its windows reach.
+// Shared memory: two boxes of the tile and twice its windows' reach, first for the squares and then for dy s^-beta and
+// the terms; one box of the tile and its windows' reach.
 // Macros: DY (type), and those of divisive_gradient.cuh.
 
 #include "divisive_gradient.cuh"
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   extern __shared__ __align__(16) u8 memory[];
   Value* const first = reinterpret_cast<Value*>(memory);
   Value *const second = first + WHOLE, *const third = second + WHOLE;
-  const Place tile = first_place(p.shape);
+  const Position tile = first_position(p.shape);
 
   p.source.load_squares<D + REACH_D, H + REACH, W + REACH>(first, p.shape, tile, REACH_D, REACH);
   Value* const scaled = window_sums<D, H, W>(first, second);

@@ -1,7 +1,8 @@
-// divisive_combine: the gradients of divisive_forward's x and means from what divisive_terms left in the workspace.
+// divisive_combine: the gradients of divisive_forward's x and means from the terms that divisive_terms wrote to the
+// workspace.
 //
 // Layouts: any strides; the terms are packed. Block, launch and the other macros: divisive.cuh, divisive_gradient.cuh.
-// Shared memory: two boxes of the tile and what its windows reach.
+// Shared memory: two boxes of the tile and its windows' reach.
 
 #include "divisive_gradient.cuh"
 
@@ -17,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   constexpr int D = TILE_D + REACH_D, H = TILE_H + REACH, W = TILE_W + REACH;
   extern __shared__ __align__(16) u8 memory[];
   Value* const box = reinterpret_cast<Value*>(memory);
-  const Place tile = first_place(p.shape);
+  const Position tile = first_position(p.shape);
 
   for_box<D, H, W>(p.shape, tile, AFTER_D, AFTER, [&](int number, const Element& e) {
     box[number] = e.exists ? p.terms[p.terms_strides.of(e.at)] : Value(0);

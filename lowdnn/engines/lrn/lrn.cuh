@@ -1,8 +1,9 @@
-// What the kernels of local response normalisation share: a thread has RUN neighbouring channels of one place, with as
-// many around them as their windows reach, in registers.
+// The common part of the kernels of local response normalisation: a thread has RUN neighbouring channels of one
+// position in registers, with the channels around them that their windows reach.
 //
-// Block: THREADS threads. Launch: ceil(groups / THREADS) blocks; the digits of a group over `axes` are the places of
-// the tensors' axes, outermost in memory first, that of the channels in runs.
+// Block: THREADS threads.
+// Launch: ceil(groups / THREADS) blocks; the digits of a group over `axes` are the coordinates along the tensors' axes,
+// outermost in memory first, channels in runs.
 // Macros: COMPUTE (type) WINDOW (channels) RUN THREADS; CHANNEL_AXIS: the digit of the channels; INDEX: u32 up to 2^31
 // groups, otherwise i64.
 
@@ -13,7 +14,7 @@
 
 typedef COMPUTE Value;
 
-// Channels of a window before and after its own one.
+// Channels of a window before and after its centre.
 constexpr int BEFORE = (WINDOW - 1) / 2, AFTER = WINDOW - 1 - BEFORE;
 
 struct Lrn {
@@ -22,22 +23,22 @@ struct Lrn {
   Divider axes[5];
 };
 
-// A tensor's strides in elements: of the digits, and of one channel.
-struct Places {
+// A tensor's strides in elements: those of the digits, and that of one channel.
+struct AxisStrides {
   i64 digits[5], channel;
 
-  __device__ __forceinline__ i64 of(const i64 (&place)[5]) const {
+  __device__ __forceinline__ i64 of(const i64 (&coordinate)[5]) const {
     i64 offset = 0;
 #pragma unroll
-    for (int axis = 0; axis < 5; ++axis) offset += place[axis] * digits[axis];
+    for (int axis = 0; axis < 5; ++axis) offset += coordinate[axis] * digits[axis];
     return offset;
   }
 };
 
-// Elements of an access to T along the channels, which are contiguous where WIDTH is not 0.
+// Elements of an access to T along the channels, which are contiguous unless WIDTH is 0.
 template <class T, int WIDTH> constexpr int STEP = WIDTH == 0 ? 1 : access_width(WIDTH, RUN, sizeof(T));
 
-// The channels of a run that begins with the channel `first`, with LOW before and HIGH after it; 0 where there are none.
+// A run of channels that begins with the channel `first`, with LOW before and HIGH after it; 0 where there are none.
 template <class T, int WIDTH, int LOW, int HIGH> struct Run {
   static constexpr int COUNT = LOW + RUN + HIGH, S = STEP<T, WIDTH>;
   Value values[COUNT];
@@ -68,7 +69,7 @@ __device__ __forceinline__ void store_run(T* run, i64 stride, i64 first, i64 cha
   }
 }
 
-// base^exponent for a base above 0, by the special function unit where T holds few bits of it.
+// base^exponent for a base above 0, by the special function unit if T has few bits.
 template <class T> __device__ __forceinline__ f32 power(f32 base, f32 exponent) {
   if constexpr (sizeof(T) < sizeof(f32)) return __powf(base, exponent);
   return powf(base, exponent);
@@ -83,10 +84,10 @@ template <int COUNT> __device__ __forceinline__ Value scale_of(const Lrn& p, con
   return p.k + p.scale * sum;
 }
 
-// Where the thread's run lies; false where it has none.
-__device__ __forceinline__ bool find_run(const Lrn& p, i64 (&place)[5]) {
+// Gives the coordinates of the thread's run; false if it has none.
+__device__ __forceinline__ bool find_run(const Lrn& p, i64 (&coordinate)[5]) {
   const INDEX group = INDEX(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return false;
-  digits<5>(p.axes, group, place);
+  digits<5>(p.axes, group, coordinate);
   return true;
 }

@@ -1,7 +1,7 @@
-"""``lrn``: cross-channel local response normalisation and its gradient, of any float types and strides.
+"""``lrn``: cross-channel local response normalisation and its gradient, for any float types and strides.
 
-Bound by memory: each input is read once, each output written once; a thread has a run of neighbouring channels, so that
-what their windows share is loaded once (``lrn.cuh``).
+It is bound by memory: each input is read once, and each output written once. A thread has a run of neighbouring
+channels, so that it loads once what their windows share (``lrn.cuh``).
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ from lowdnn.ops.lrn import Lrn, LrnBackward, LrnForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, Scalar, Struct, TensorPointer, Work
 
+#: Threads of a block.
 _THREADS = 128
+#: Values of MULTIPLY: channels of a run.
 _RUNS = (1, 2, 4, 8, 16)
-#: Channels of a run that keep the registers of a thread under 128 with the largest window.
+#: Channels of a run by default at most; more than 8 take 128 registers of a thread with the largest window.
 _MOST_CHANNELS = 8
-#: Digits of a group: the axes of tensors of the highest rank.
+#: Digits of a group's number: the axes of tensors of the highest rank.
 _DIGITS = 5
 
 
 @dataclass(frozen=True)
 class Params:
-    """Compile-time parameters that both kernels have; field names are their macros. Types and widths of accesses are
-    named by the ports."""
+    """Compile-time parameters that both kernels have; field names are their macros. Macros of types and of widths of
+    accesses begin with the ports' names."""
 
     COMPUTE: str
     WINDOW: int
@@ -60,7 +62,7 @@ class Params:
 
 @dataclass(frozen=True)
 class _Problem:
-    """How the kernel walks over one operation."""
+    """An operation, with the order of its axes and the sizes of its kernel."""
 
     operation: Lrn
 
@@ -75,12 +77,12 @@ class _Problem:
         return tuple(sorted(range(x.rank), key=lambda axis: -x.strides[axis]))
 
     def radices(self, run: int) -> tuple[int, ...]:
-        """Places along ``axes``, those of channels in runs."""
+        """Extents along ``axes``, with channels in runs."""
         dims = self.operation.x.dims
         return tuple(ceil_div(dims[axis], run) if axis == 1 else dims[axis] for axis in self.axes)
 
     def knob(self, arch: ArchSpec) -> Knob:
-        """The channels of a run; by default as many channels as leave every multiprocessor full."""
+        """The knob for channels of a run; its default is the most channels that leave every multiprocessor full."""
         threads = arch.sm_count * arch.threads_per_sm
         values = tuple(run for run in _RUNS if run < 2 * self.operation.x.dims[1]) or _RUNS[:1]
         full = [run for run in values if run <= _MOST_CHANNELS and prod(self.radices(run)) >= threads]
@@ -126,7 +128,7 @@ class _Problem:
         digits = (1,) * (_DIGITS - len(radices)) + radices
         arguments: tuple[Argument, ...] = (
             *(TensorPointer(tensor.uid) for tensor in tensors),
-            *(field for tensor in tensors for field in self._places(tensor, run)),
+            *(field for tensor in tensors for field in self._axis_strides(tensor, run)),
             *(number(factor, compute_type) for factor in slope),
             *i64((prod(radices), operation.x.dims[1])),
             *(number(factor, compute_type) for factor in factors),
@@ -140,14 +142,14 @@ class _Problem:
             work=Work(flops=operation.flops, bytes=bytes_of(tensors), unit=fma_unit(compute_type)),
         )
 
-    def _places(self, tensor: Tensor, run: int) -> tuple[Scalar, ...]:
-        """The fields of ``Places``: strides of the digits, and of one channel."""
+    def _axis_strides(self, tensor: Tensor, run: int) -> tuple[Scalar, ...]:
+        """The fields of ``AxisStrides``: the strides of the digits, and that of one channel."""
         strides = [tensor.strides[axis] * (run if axis == 1 else 1) for axis in self.axes]
         return i64((*(0,) * (_DIGITS - len(strides)), *strides, tensor.strides[1]))
 
 
 class LrnEngine(SingleOperation[Lrn]):
-    """See the module's docstring."""
+    """Local response normalisation, as the module's docstring says."""
 
     name = "lrn"
     index = 46
@@ -160,7 +162,7 @@ class LrnEngine(SingleOperation[Lrn]):
         return _Problem(operation).limit()
 
     def knobs_of(self, operation: Lrn, arch: ArchSpec) -> tuple[Knob, ...]:
-        """MULTIPLY."""
+        """MULTIPLY: the channels of a thread."""
         return (_Problem(operation).knob(arch),)
 
     def launches(self, operation: Lrn, arch: ArchSpec, chosen: Choices) -> PlanParts:
@@ -171,7 +173,7 @@ class LrnEngine(SingleOperation[Lrn]):
 
 
 def _width(tensor: Tensor, run: int) -> int:
-    """Elements of an access along the channels, 0 where they are not neighbours."""
+    """Elements of an access along the channels; 0 if they are strided."""
     elements = min(run, contiguous_elements(tensor, tensor.strides, 1))
     while elements > 1 and tensor.dims[1] % elements:
         elements //= 2

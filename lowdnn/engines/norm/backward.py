@@ -1,10 +1,13 @@
 """The backward pass of a norm: dx in one launch over rows, and the gradients of scale and bias.
 
-Where the scale has one element for each element of a row, as in layer and RMS norms, the launch sums these gradients
-over its rows on the way (``norm_backward_summing.cu``), and a second one joins the blocks' sums. Where it has one for
-each row, or for the rows of all samples, the sums that dx needs are stored (``norm_backward.cu``), and those of the
-samples joined by a second launch. Otherwise the gradients are reductions of their own over x and dy
-(``engines.reduction``).
+The gradients of scale and bias are sums over rows, in one of three ways:
+
+- Layer and RMS norms have a scale for each element of a row. The launch sums the gradients over the rows of each block
+  (``norm_backward_summing.cu``), and a second launch adds the blocks' sums.
+- Others have a scale for each row, or for the same row of all samples. The launch stores each row's sums, which dx
+needs
+  anyway (``norm_backward.cu``), and a second launch adds those of the samples.
+- Otherwise the gradients are reductions of x and dy (``engines.reduction``).
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.relocation import moved
 from lowdnn.engines.rows import policy
-from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
 from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip, again_of
+from lowdnn.engines.rows.register_cache import RegisterCache
 from lowdnn.engines.rows.tile import NEXT_ROW, RING, tile_of
 from lowdnn.enums import DIM_MAX, DataType, KnobType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
@@ -55,16 +58,14 @@ _GRADIENTS = {"dscale": "SCALE", "dbias": "BIAS"}
 
 @dataclass(frozen=True)
 class BackwardRows:
-    """One backward norm with what is fused with it, and how the kernel walks over it.
-
-    shape: which says what a row is: one of joined rows, where the space has these.
-    tensors: the operation's own by port, with group norm's channels split where rows are of whole groups.
-    sums: where each row's part of dscale and dbias goes, if the sums that dx needs are these.
-    """
+    """One backward norm with its fused operations, and the axes of its kernel."""
 
     operation: NormBackward
+    #: The axes of a row: those of a single channel, if the space has group rows.
     shape: NormShape
+    #: The operation's tensors by port, with group norm's channels split into two axes if rows are whole groups.
     tensors: dict[str, Tensor]
+    #: The tensors for each row's part of dscale and dbias, if the sums that dx needs are these parts.
     sums: dict[str, Tensor]
     before: PointwiseDag
     after: PointwiseDag
@@ -80,15 +81,15 @@ class BackwardRows:
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
         sums_channels = operation.dscale is not None
-        for rows, joined in row_shapes(shape, operation.x, sums_channels):
-            found = BackwardRows._over(fused, rows, joined, last_uid=max(graph.tensors))
-            if found.space.joined == joined:
+        for rows, group_rows in row_shapes(shape, operation.x, sums_channels):
+            found = BackwardRows._over(fused, rows, group_rows, last_uid=max(graph.tensors))
+            if found.space.group_rows == group_rows:
                 break
-        # Sums on the way need the same elements of all rows in a thread.
-        return replace(found, space=replace(found.space, skew=())) if found._may_sum_on_the_way else found
+        # A thread can sum the gradients only if it has the same elements of all rows, which a skew would shift.
+        return replace(found, space=replace(found.space, skew=())) if found._may_sum_gradients else found
 
     @staticmethod
-    def _over(fused: FusedRows[NormBackward], shape: NormShape, joined: int, last_uid: int) -> BackwardRows:
+    def _over(fused: FusedRows[NormBackward], shape: NormShape, group_rows: int, last_uid: int) -> BackwardRows:
         operation = fused.operation
         ports = inputs_of(operation) | outputs_of(operation)
         own = {port: split_tensor(tensor, shape) for port, tensor in ports.items() if port != "epsilon"}
@@ -96,7 +97,7 @@ class BackwardRows:
         after = dag_of(own["dx"].dims, tuple(split_operation(op, shape) for op in fused.after), anchor=own["dx"])
         sums = _sums_of_rows(operation, shape, last_uid)
         of_rows = (split_tensor(tensor, shape) for tensor in sums.values())
-        space = fused_space((before, after), shape.axes, (*own.values(), *of_rows), joined)
+        space = fused_space((before, after), shape.axes, (*own.values(), *of_rows), group_rows)
         return BackwardRows(operation, shape, own, sums, before, after, space)
 
     @property
@@ -105,7 +106,7 @@ class BackwardRows:
 
     @property
     def gradients(self) -> tuple[Tensor, ...]:
-        """dscale and dbias, those that there are."""
+        """dscale and dbias, as far as they are wanted."""
         return tuple(self.tensors[port] for port in ("dscale", "dbias") if port in self.tensors)
 
     @cached_property
@@ -113,13 +114,13 @@ class BackwardRows:
         return RowLayout.of(self.space, (self.before, self.after), self.tensors["x"])
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        if self._may_sum_on_the_way:
+        if self._may_sum_gradients:
             return self._summing(arch).knobs
-        return policy.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._cache)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
         chain = PlanParts()
-        summing = self._summing(arch).tile(chosen) if self._may_sum_on_the_way else None
+        summing = self._summing(arch).tile(chosen) if self._may_sum_gradients else None
         if summing is not None:
             self._add_summing(chain, arch, summing)
         elif self.layout.row_groups:
@@ -132,20 +133,20 @@ class BackwardRows:
         return chain
 
     @property
-    def _held(self) -> Held:
-        return Held.of(
+    def _cache(self) -> RegisterCache:
+        return RegisterCache.of(
             self.compute_type,
             reading(self.tensors["x"]),
             self.before,
-            passing=int(self._is_scaled),
+            streamed=int(self._is_scaled),
             shifts=True,
-            stays=True,
-            looks_ahead=not self._may_sum_on_the_way,
+            keeps_chunks=True,
+            looks_ahead=not self._may_sum_gradients,
         )
 
     @property
     def _read(self) -> tuple[tuple[Tensor, ...], ...]:
-        """What is read of each element, functor by functor."""
+        """The tensors that are read for each element, by functor."""
         return (self.tensors["x"],), self.before.loads
 
     def _summing(self, arch: ArchSpec) -> Summing:
@@ -154,7 +155,7 @@ class BackwardRows:
             self.layout,
             arch,
             self.compute_type,
-            self._held,
+            self._cache,
             gradients=len(self.gradients),
             elements=self._read,
             numbers=tuple(tensors[port] for port in ("inv_variance", "mean") if port in tensors),
@@ -162,10 +163,10 @@ class BackwardRows:
         )
 
     @cached_property
-    def _may_sum_on_the_way(self) -> bool:
-        """Whether a thread can sum dscale and dbias while it walks over the rows.
+    def _may_sum_gradients(self) -> bool:
+        """Whether the launch over rows can also sum dscale and dbias.
 
-        Scale and bias then have one element for each element of a row, and a thread has the same elements of each row.
+        Scale and bias must have one element for each element of a row, and a thread the same elements of each row.
         Without dscale, dbias is a reduction of its own.
         """
         strides = [self.space.space.strides[tensor.uid][: self.space.kept] for tensor in self.gradients]
@@ -191,13 +192,13 @@ class BackwardRows:
 
     @property
     def _row_sums(self) -> dict[str, Tensor]:
-        """Where rows' sums go, if there are rows."""
+        """The tensors for the rows' sums; none if there are no rows."""
         return self.sums if self.layout.row_groups else {}
 
     def _add_summing(self, chain: PlanParts, arch: ArchSpec, chosen: SummingTile) -> None:
-        """The launch for dx that sums the gradients too, and the one that joins its blocks' sums."""
+        """Adds the launch for dx, which also sums the gradients, and the one that adds its blocks' sums."""
         operation, space, gradients = self.operation, self.space, self.gradients
-        again = again_of(self.layout, self.before, self.compute_type, stays=True) if self.before.stores else ()
+        again = again_of(self.layout, self.before, self.compute_type, copies=True) if self.before.stores else ()
         count, element_bytes = chosen.blocks // chosen.tile.CLUSTER, dtypes.info(self.compute_type).size_bytes
         offsets = tuple(chain.reserve(count * space.count * element_bytes) for _ in gradients)
         overlaps = is_dependent(arch)
@@ -212,13 +213,13 @@ class BackwardRows:
                 ("CENTRED", int(self._is_centred)),
                 ("SCALED", int(self._is_scaled)),
                 ("GRADIENTS", len(gradients)),
-                ("PLACES", chosen.places),
-                ("HOLDS", int(chosen.holds)),
+                ("STAGES", chosen.stages),
+                ("CACHES_ROW", int(chosen.caches_row)),
                 ("SCALES", chosen.scales),
                 ("IS_WHOLE", int(chosen.tile.is_whole(self.layout))),
                 ("AGAIN", int(bool(again))),
             ),
-            functors=(*self._functors(stays=True, with_statistics=True), *again),
+            functors=(*self._functors(copies=True, with_statistics=True), *again),
             scalars=(
                 share(operation.shape.count, self.compute_type),
                 Struct(tuple(WorkspacePointer(offset) for offset in offsets)),
@@ -230,9 +231,9 @@ class BackwardRows:
         chain.launches.append(join.launch(chain.kernel(joining), arguments))
 
     def _add_rows(self, chain: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
-        """The launch for dx."""
-        operation, shape = self.operation, tile_of(self.layout, chosen, self._held)
-        # Rows whose gradients may be summed on the way are not read ahead where they are not.
+        """Adds the launch for dx, and whatever completes the gradients from its rows' sums."""
+        operation, shape = self.operation, tile_of(self.layout, chosen, self._cache)
+        # Rows whose gradients the launch could sum are not prefetched if it does not.
         x, wanted = self.tensors["x"], chosen.get(KnobType.READ_AHEAD, 0)
         on_chip = OnChip(
             shape, self.layout, self.compute_type, arch, self.before, (x,), is_ring_wanted=wanted == RING
@@ -240,7 +241,7 @@ class BackwardRows:
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, self._read, wanted == NEXT_ROW)
         kernel = RowKernel(
-            source="norm/norm_backward_turns.cu" if on_chip.is_in_turns else "norm/norm_backward.cu",
+            source="norm/norm_backward_pipelined.cu" if on_chip.is_pipelined else "norm/norm_backward.cu",
             data_type=operation.x.data_type,
             compute_type=self.compute_type,
             layout=self.layout,
@@ -253,13 +254,13 @@ class BackwardRows:
                 *on_chip.switches,
                 *ahead.switches,
             ),
-            functors=(*self._functors(on_chip.stays or ahead.is_ahead), *on_chip.again()),
+            functors=(*self._functors(on_chip.keeps_chunks or ahead.is_ahead), *on_chip.again()),
             scalars=(
                 share(operation.shape.count, self.compute_type),
                 *i64((on_chip.slots,)),
                 *on_chip.partials(chain),
             ),
-            needs_newer=on_chip.is_in_turns,
+            needs_newer=on_chip.is_pipelined,
             roles=on_chip.roles,
         )
         moved = self._moved_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
@@ -269,36 +270,36 @@ class BackwardRows:
         self._add_with_sums(chain, arch, launch)
 
     def _add_with_sums(self, chain: PlanParts, arch: ArchSpec, launch: Launch) -> None:
-        """The launch, and what joins the sums that it stores of rows which share a scale."""
+        """Adds the launch, and the reduction of the sums that it stores for rows with a common scale."""
         gradients = outputs_of(self.operation)
         parts = {port: row for port, row in self._row_sums.items() if row.uid != gradients[port].uid}
-        places = {row.uid: chain.reserve(row.span_bytes) for row in parts.values()}
-        chain.launches.append(replace(launch, arguments=tuple(moved(own, places, 0) for own in launch.arguments)))
+        offsets_of = {row.uid: chain.reserve(row.span_bytes) for row in parts.values()}
+        chain.launches.append(replace(launch, arguments=tuple(moved(own, offsets_of, 0) for own in launch.arguments)))
         if parts and all(_is_of_samples(row, gradients[port]) for port, row in parts.items()):
             totals = tuple(gradients[port] for port in parts)
             overlaps = is_dependent(arch) and not launch.cooperative
-            offsets, count = tuple(places.values()), self.shape.stats_dims[0]
+            offsets, count = tuple(offsets_of.values()), self.shape.stats_dims[0]
             join = Join(totals, _channels(totals), self.compute_type, count, offsets, overlaps)
             joining, arguments = join.kernel_and_arguments()
             chain.launches.append(join.launch(chain.kernel(joining), arguments))
             return
         for port, row in parts.items():
             total = OperationGraph([self._sum(row, gradients[port])])
-            chain.add_plan(_REDUCTION.plan(total, arch, {}), places)
+            chain.add_plan(_REDUCTION.plan(total, arch, {}), offsets_of)
 
     @property
     def _moved_bytes(self) -> int:
-        """Bytes of all that is read and of dx; dy counts once where the DAG before it reads it."""
+        """Bytes read, and bytes of dx; dy counts once if the DAG before the norm reads it."""
         operands = (tensor for tensor in inputs_of(self.operation).values() if not tensor.is_virtual)
         again = bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
         return moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(operands) - again
 
-    def _functors(self, stays: bool, with_statistics: bool = False) -> tuple[Functor, ...]:
-        """stays: whether shared memory has what is read of elements; with_statistics: what is read of rows too."""
+    def _functors(self, copies: bool, with_statistics: bool = False) -> tuple[Functor, ...]:
+        """copies: whether elements are read from shared memory.  with_statistics: whether rows' numbers are too."""
         space, compute_type, tensors = self.space, self.compute_type, self.tensors
         functors = [
-            space.load(tensors["x"], compute_type, "Data", copies=stays),
-            space.functor(self.before, "Prologue", None, compute_type, copies=stays),
+            space.load(tensors["x"], compute_type, "Data", copies=copies),
+            space.functor(self.before, "Prologue", None, compute_type, copies=copies),
             space.functor(self.after, "Epilogue", compute_type, None),
             space.load_of_row(tensors["inv_variance"], compute_type, "Inverse", copies=with_statistics),
         ]
@@ -312,7 +313,7 @@ class BackwardRows:
         return tuple(functors)
 
     def _gradient(self, port: str) -> list[Operation]:
-        """dscale or dbias as the sum over x's axes along which it repeats, behind what makes dy."""
+        """The operations that compute dscale or dbias as a sum over the axes of x along which it repeats."""
         tensors, uid = self.tensors, self._free_uid
         operations: list[Operation] = list(self.before.operations) if tensors["dy"].is_virtual else []
         if port == "dbias":
@@ -331,26 +332,28 @@ class BackwardRows:
 
     @property
     def _free_uid(self) -> int:
-        """From here on no tensor of the operation, or before it, has uids."""
+        """The first uid after those of the operation and of the operations before it."""
         before = (output.uid for op in self.before.operations for output in outputs_of(op).values())
         return 1 + max(*(tensor.uid for tensor in self.tensors.values()), *before)
 
 
 def _is_of_samples(sums: Tensor, gradient: Tensor) -> bool:
-    """Whether the sums are one for each sample and each element of the gradient."""
+    """Whether ``sums`` has one number for each sample and each element of the gradient."""
     return gradient.rank > 1 and gradient.dims == (1, *sums.dims[1:])
 
 
 def _channels(gradients: tuple[Tensor, ...]) -> IndexSpace:
-    """The axes of gradients that have a number for each channel."""
+    """The axes of gradients with one number for each channel."""
     dims = gradients[0].dims
     strides = {tensor.uid: strides_over(tensor, dims) for tensor in gradients}
     return collapsed(IndexSpace(dims, strides, tuple((axis,) for axis in range(len(dims)))), alone={1})
 
 
 def _sums_of_rows(operation: NormBackward, shape: NormShape, last_uid: int) -> dict[str, Tensor]:
-    """Tensors for each row's part of dscale and dbias, where scale and bias have one element for all of a row: the
-    gradients themselves, if no other row has the same."""
+    """Tensors for each row's part of dscale and dbias, if scale and bias have one element for a whole row.
+
+    They are the gradients themselves if no two rows share an element.
+    """
     gradients = {port: tensor for port, tensor in outputs_of(operation).items() if port in _GRADIENTS}
     if any(not is_of_rows(split_tensor(tensor, shape), shape) for tensor in gradients.values()):
         return {}

@@ -1,18 +1,20 @@
-"""``batch_norm``: batch normalisation as reductions over all but the channels and a pointwise pass.
+"""``batch_norm``: batch normalisation as reductions over all axes but the channels, and a pointwise pass.
 
-Where the launch of ``norm_rows`` is none for the device or the graph, statistics are split over blocks
-(``engines.reduction``):
+It takes what the single launch of ``norm_rows`` does not suit. Its sums are split over blocks (``engines.reduction``):
 
-    forward    shift = average of the first image;  sums of x - shift and of its square, from these mean and variance;
+    forward    shift = average of the first image
+               mean and variance from the sums of x - shift and of its square
                y = (x - mean) * inverse * scale + bias
-    backward   dscale = sum of dy * xhat;  dbias = sum of dy;
+
+    backward   dscale = sum of dy * xhat
+               dbias = sum of dy
                dx = (dy - (dbias + xhat * dscale) / count) * inverse * scale
 
-Since the sums are of deviations from about the mean, a large mean costs them nothing: x is read twice, and the first
-image a third time. Statistics that are stored in a narrow type lie in the workspace too, in the type of the arithmetic.
-What the graph has behind y or dx is part of the last pass.
+Since deviations from about the mean are summed, a large mean costs no accuracy. x is read twice, and the first image a
+third time. Statistics that are stored in a narrow type also lie in the workspace, in the type of the arithmetic.
+Operations after y or dx are part of the last pass.
 
-``BnFinalize`` and ``BnBackwardWeights``, parts of the same, are taken too.
+It also takes ``BnFinalize`` and ``BnBackwardWeights``, parts of batch normalisation.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 
-_Behind = tuple[PointwiseOperation, ...]
+_After = tuple[PointwiseOperation, ...]
 
 
 class BatchNorm(ProblemEngine[Passes], Rereading):
-    """See the module's docstring."""
+    """Batch normalisation in several passes, as the module's docstring says."""
 
     name = "batch_norm"
     index = 22
@@ -55,7 +57,7 @@ class BatchNorm(ProblemEngine[Passes], Rereading):
     limits = fused(*anchors)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> Passes | Refusal:
-        """Refuses what is not one batch norm with pointwise operations behind it, and parts that their engines do."""
+        """Refuses what is not one batch norm with operations after it, and passes that their engines refuse."""
         passes = self._matched(graph)
         if isinstance(passes, Refusal):
             return passes
@@ -64,7 +66,7 @@ class BatchNorm(ProblemEngine[Passes], Rereading):
         return passes if found is None else replace(found, engine=self.name)
 
     def reread_bytes(self, graph: OperationGraph) -> int:
-        """x, and dy: once for the sums, once for the result."""
+        """Bytes of x and dy, which are read once for the sums and once for the result."""
         forward = sum(bytes_of((op.x,)) for op in graph.operations if isinstance(op, NormForward))
         return forward + sum(bytes_of((op.x, op.dy)) for op in graph.operations if isinstance(op, NormBackward))
 
@@ -90,19 +92,19 @@ class BatchNorm(ProblemEngine[Passes], Rereading):
         if fused.before.operations:
             return Refusal(self.name, f"operations: expected none before {source}, which is read twice, got one")
         if fused.after and kind not in (NormForward, NormBackward):
-            return Refusal(self.name, f"operations: expected none behind {kind.__name__}, got one")
+            return Refusal(self.name, f"operations: expected none after {kind.__name__}, got one")
         return recipe(operation, fused.after, max(graph.tensors))
 
 
-def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
-    """The passes of the forward norm; sums are in DOUBLE where FLOAT may not hold those of x or of its squares."""
+def _forward(norm: NormForward, after: _After, last_uid: int) -> Passes:
+    """The passes of the forward norm; sums are in DOUBLE if those of x or of its squares may exceed FLOAT."""
     shape, modes, build = norm.shape, PointwiseMode, PassBuilder(norm.compute_type, last_uid)
     shift, correction = (build.exact(None, shape.stats_dims) for _ in range(2))
     inverse = build.exact(norm.inv_variance, shape.stats_dims)
     build.compute_in(DataType.DOUBLE if norm.has_extremes else norm.compute_type)
     average = build.of_dims(shape.stats_dims)
     build.reduce(ReduceTensorOp.AVG, replace(norm.x, dims=(1, *norm.x.dims[1:])), average)
-    build.finite(average, shift)  # deviations from what is not finite would be no numbers
+    build.finite(average, shift)  # deviations from infinity would be NaN
     build.close_reduction()
 
     total, squares = (build.exact(None, shape.stats_dims) for _ in range(2))
@@ -124,10 +126,10 @@ def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
     build.compute_in(norm.compute_type)
     steps = [(modes.SUB, shift), (modes.SUB, correction), (modes.MUL, inverse)]
     steps += [(mode, t) for mode, t in ((modes.MUL, norm.scale), (modes.ADD, norm.bias)) if t is not None]
-    return _last_pass(build, norm.x, steps, norm.y, behind)
+    return _last_pass(build, norm.x, steps, norm.y, after)
 
 
-def _backward(norm: NormBackward, behind: _Behind, last_uid: int) -> Passes:
+def _backward(norm: NormBackward, after: _After, last_uid: int) -> Passes:
     shape, build = norm.shape, PassBuilder(norm.compute_type, last_uid)
     mean, inverse = (t for t in (norm.mean, norm.inv_variance) if t is not None)
     dscale, dbias = _sums(build, norm.x, norm.dy, (mean, inverse), (norm.dscale, norm.dbias))
@@ -135,10 +137,10 @@ def _backward(norm: NormBackward, behind: _Behind, last_uid: int) -> Passes:
     common = build.pointwise(PointwiseMode.ADD, build.pointwise(PointwiseMode.MUL, xhat, dscale), dbias)
     centred = build.pointwise(PointwiseMode.SUB, norm.dy, common, factor=1 / shape.count)
     steps = [(PointwiseMode.MUL, tensor) for tensor in (inverse, norm.scale) if tensor is not None]
-    return _last_pass(build, centred, steps, norm.dx, behind)
+    return _last_pass(build, centred, steps, norm.dx, after)
 
 
-def _weights(weights: BnBackwardWeights, behind: _Behind, last_uid: int) -> Passes:
+def _weights(weights: BnBackwardWeights, after: _After, last_uid: int) -> Passes:
     modes, build = PointwiseMode, PassBuilder(weights.compute_type, last_uid)
     statistics, gradients = (weights.mean, weights.inv_std), (weights.dscale, weights.dbias)
     dscale, dbias = _sums(build, weights.x, weights.dy, statistics, gradients)
@@ -154,8 +156,8 @@ def _weights(weights: BnBackwardWeights, behind: _Behind, last_uid: int) -> Pass
     return build.passes()
 
 
-def _finalize(final: BnFinalize, behind: _Behind, last_uid: int) -> Passes:
-    """In DOUBLE: the variance is a difference of large numbers, and there are few of them."""
+def _finalize(final: BnFinalize, after: _After, last_uid: int) -> Passes:
+    """The operations of BnFinalize, in DOUBLE: the variance is a difference of large numbers."""
     modes, build = PointwiseMode, PassBuilder(DataType.DOUBLE, last_uid)
     one = replace(build.of_dims((1,) * final.sum.rank), is_virtual=False, constant_value=1.0)
     share = build.pointwise(modes.RECIPROCAL, final.accum_count)
@@ -190,7 +192,7 @@ def _sums(
     statistics: tuple[Tensor, Tensor],
     wanted: tuple[Tensor | None, Tensor | None],
 ) -> tuple[Tensor, Tensor]:
-    """(sum of dy * xhat, sum of dy): two passes."""
+    """(sum of dy * xhat, sum of dy), each in a pass of its own."""
     dscale, dbias = (build.exact(tensor, statistics[0].dims) for tensor in wanted)
     terms = build.pointwise(PointwiseMode.MUL, _normalised(build, x, *statistics), dy)
     for value, total, stored in ((terms, dscale, wanted[0]), (dy, dbias, wanted[1])):
@@ -201,18 +203,18 @@ def _sums(
 
 
 def _last_pass(
-    build: PassBuilder, value: Tensor, steps: list[tuple[PointwiseMode, Tensor]], output: Tensor, behind: _Behind
+    build: PassBuilder, value: Tensor, steps: list[tuple[PointwiseMode, Tensor]], output: Tensor, after: _After
 ) -> Passes:
     for mode, operand in steps[:-1]:
         value = build.pointwise(mode, value, operand)
     build.pointwise(steps[-1][0], value, steps[-1][1], output=output)
-    build.add(behind)
+    build.add(after)
     build.close_pointwise()
     return build.passes()
 
 
-#: For each operation, what must be whole before the first pass, what may have operations behind it, how it is written.
-_RECIPES: Mapping[type[Operation], tuple[str, str, Callable[[Any, _Behind, int], Passes]]] = {
+#: For each operation: the input that must be in memory, the output that may have operations after it, and its recipe.
+_RECIPES: Mapping[type[Operation], tuple[str, str, Callable[[Any, _After, int], Passes]]] = {
     NormForward: ("x", "y", _forward),
     NormBackward: ("dy", "dx", _backward),
     BnFinalize: ("sum", "eq_bias", _finalize),

@@ -1,10 +1,10 @@
-// The team (row_team.cuh) of a block's threads.
+// The team (row_team.cuh) of a block, and its part of a kernel's Params.
 
 #pragma once
 
 #include "include/rows/row_team.cuh"
 
-// Where blocks of a cooperative grid share rows, workspace for what they tell each other: a base of a kernel's Params.
+// A base of a kernel's Params: the workspace through which blocks of a cooperative grid exchange numbers, if they do.
 template <class T, bool IN_GRID> struct PartialsOf {
   T* partials;
 };

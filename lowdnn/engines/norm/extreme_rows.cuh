@@ -1,10 +1,10 @@
 // Extreme rows (rows.cuh) have finite elements whose squares leave the range of f32. From about 2^63 on their sum is
-// infinite; below 2^-45 it vanishes, which shows only beside a smaller epsilon. The passes over rows leave out such rows,
-// and all later rows of the same threads. At the kernel's end the whole block normalises these one after the other, with
-// x times the power of two that brings a row's largest element near 1.
+// infinite; below 2^-45 it vanishes, which matters only if epsilon is smaller still. The passes over rows skip such a
+// row and all later rows of the same threads. At the kernel's end the whole block normalises the skipped rows one by
+// one, from x times the power of two that brings a row's largest element near 1.
 //
-// Rows with an infinite element or NaN come here, too, since their variance looks the same. Where blocks share a row,
-// the first of them normalises it. Sums are added up in a fixed order.
+// Rows with infinity or NaN are treated alike, since their variance looks the same. If blocks share a row, the first of
+// them normalises it. Sums are added in a fixed order.
 // Shared memory: one number for each warp, at an address that the kernel gives.
 
 #pragma once
@@ -12,10 +12,10 @@
 #include "include/pointwise.cuh"
 #include "include/rows/row_team.cuh"
 
-// The largest finite number. (1.0f / 0.0f as infinity would be computed at run time, by a call.)
+// The largest finite number. (The compiler would compute 1.0f / 0.0f at run time, by a call.)
 #define MAX_F32 0x1.fffffep127f
 
-// Whether a variance, with epsilon added, is one whose squares were summed without loss.
+// Whether a variance plus epsilon shows that no squares overflowed or vanished in its sum.
 __device__ __forceinline__ bool is_in_range(f32 variance) { return variance >= 0x1p-90f && variance <= MAX_F32; }
 
 // The power of two whose product with `largest` lies between 1/2 and 4, or 2^63 if that is less, since epsilon times
@@ -27,14 +27,14 @@ __device__ __forceinline__ f32 scale_to_one(f32 largest) {
   return __uint_as_float(u32((wanted > most ? most : wanted < least ? least : wanted) + 127) << 23);
 }
 
-// The rows of a thread that are left out: those of its walk from a step on. All threads of a row agree on them.
-template <class Tile> struct LeftRows {
+// The rows that a thread skips: those of its walk from a step on. All threads of a row agree on them.
+template <class Tile> struct SkippedRows {
   static constexpr u32 NONE = 0xffffffff;
 
   u32 from = NONE;
 
-  // Whether the rows at the walk's place are left out. variance: their variances plus epsilon.
-  __device__ __forceinline__ bool leaves(const RowWalk<Tile>& walk, const f32 (&variance)[Tile::WIDTH]) {
+  // Whether to skip the rows at the walk's position. variance: their variances plus epsilon.
+  __device__ __forceinline__ bool skips(const RowWalk<Tile>& walk, const f32 (&variance)[Tile::WIDTH]) {
     bool in_range = true;
 #pragma unroll
     for (int w = 0; w < Tile::WIDTH; ++w) in_range = in_range && is_in_range(variance[w]);
@@ -60,8 +60,8 @@ template <class Operator> __device__ __forceinline__ f32 joined_by_block(f32 val
   return joined;
 }
 
-// The statistics of x * scale over rows that are joined. Their mean is mean + correction: one number would round it by
-// more than the deviations of rows far from 0. inverse: 1 / sqrt(variance + epsilon).
+// The statistics of x * scale over the rows of a normalisation group. The mean is mean + correction, in two numbers:
+// one would round it by more than the deviations of rows far from 0. inverse: 1 / sqrt(variance + epsilon).
 struct ScaledStatistics {
   f32 scale, mean, correction, variance, inverse;
 
@@ -69,7 +69,7 @@ struct ScaledStatistics {
 };
 
 // Calls `use(column, x)` for this thread's share of the elements of a row, with the walk at the element.
-// row: its number among the WIDTH rows at the walk's place.
+// row: its number among the WIDTH rows at the walk.
 template <class Source, class Tile, class Use>
 __device__ __forceinline__ void each_element(const typename Source::Args& args, RowWalk<Tile>& walk, int row, Use use) {
   const i64 thread = threadIdx.x + threadIdx.y * blockDim.x, threads = blockDim.x * blockDim.y;
@@ -85,17 +85,18 @@ __device__ __forceinline__ void each_element(const typename Source::Args& args, 
   }
 }
 
-// The statistics of the joined rows that `row` belongs to. share: 1 / their elements.  parts: for joined_by_block.
-// Equal elements have the variance 0; epsilon, scaled, would vanish too, so that their statistics are those of x itself.
+// The statistics of the normalisation group that `row` belongs to. share: 1 / its elements.  parts: for
+// joined_by_block. If all elements are equal, the variance is 0 and the scaled epsilon could vanish, so the statistics
+// are those of x itself.
 template <bool IS_CENTRED, class Source, class Tile>
 __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Source::Args& args, RowWalk<Tile> walk,
                                                               i64 row, f32 share, f32 epsilon, f32* parts) {
   auto each = [&](auto use) {
-    const i64 first = row - row % Tile::JOINED_ROWS;
+    const i64 first = row - row % Tile::GROUP_ROWS;
 #pragma unroll 1
-    for (i64 joined = first; joined < first + Tile::JOINED_ROWS; ++joined) {
-      walk.move_to_row(joined / Tile::WIDTH);
-      each_element<Source>(args, walk, int(joined % Tile::WIDTH), [&](i64, f32 x) { use(x); });
+    for (i64 member = first; member < first + Tile::GROUP_ROWS; ++member) {
+      walk.move_to_row(member / Tile::WIDTH);
+      each_element<Source>(args, walk, int(member % Tile::WIDTH), [&](i64, f32 x) { use(x); });
     }
   };
   f32 largest = 0.0f, squares = 0.0f;
@@ -108,7 +109,7 @@ __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Sou
   };
   if (IS_CENTRED) {
     of.mean = average();
-    if (of.mean - of.mean == 0.0f) of.correction = average();  // the deviations from infinity are no numbers
+    if (of.mean - of.mean == 0.0f) of.correction = average();  // deviations from infinity would be NaN
   }
   each([&](f32 x) { squares += of.deviation(x) * of.deviation(x); });
   of.variance = joined_by_block<Plus>(squares, parts) * share;
@@ -117,22 +118,23 @@ __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Sou
   return of;
 }
 
-// Calls `normalise(walk, place)` in all threads of the block for each place whose rows were left out, one after the
-// other. All threads of the block must call it.
+// Calls `normalise(walk, position)` for each group of WIDTH rows that a thread skipped, one by one. All threads of the
+// block must call this.
 template <class Tile, class Normalise>
-__device__ __forceinline__ void each_left(RowWalk<Tile> walk, const LeftRows<Tile>& left, Normalise normalise) {
-  constexpr int PLACES = Tile::SLOTS * Tile::SIDE_SIZE;
-  if (!__syncthreads_or(left.from != LeftRows<Tile>::NONE)) return;
+__device__ __forceinline__ void each_skipped(RowWalk<Tile> walk, const SkippedRows<Tile>& skipped,
+                                             Normalise normalise) {
+  constexpr int POSITIONS = Tile::SLOTS * Tile::SIDE_SIZE;
+  if (!__syncthreads_or(skipped.from != SkippedRows<Tile>::NONE)) return;
   const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
 #pragma unroll 1
-    for (int place = 0; place < PLACES; ++place) {
-      const bool is_own = place == slot * Tile::SIDE_SIZE + side;
-      const bool is_left = is_own && left.from != LeftRows<Tile>::NONE && walk.step() >= left.from;
-      if (!__syncthreads_or(is_left) || !walk.is_first_block()) continue;
+    for (int position = 0; position < POSITIONS; ++position) {
+      const bool is_own = position == slot * Tile::SIDE_SIZE + side;
+      const bool is_skipped = is_own && skipped.from != SkippedRows<Tile>::NONE && walk.step() >= skipped.from;
+      if (!__syncthreads_or(is_skipped) || !walk.is_first_block()) continue;
       RowWalk<Tile> there = walk;
-      normalise(there, walk.first + place);
+      normalise(there, walk.first + position);
     }
   }
 }

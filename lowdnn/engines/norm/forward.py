@@ -1,8 +1,9 @@
-"""The forward pass of a norm as one launch over rows (``norm_forward.cu``, ``norm_forward_turns.cu``).
+"""The forward pass of a norm as one launch over rows (``norm_forward.cu``, ``norm_forward_pipelined.cu``).
 
-Scale and bias of elements are the first pointwise operations behind the normalised value, and the running statistics of
-batch normalisation pointwise operations behind mean and variance: so every type, stride and repetition comes from the
-code generator, and what the graph has behind y joins them. A scale and a bias of rows are read once for each.
+If each element of a row has a scale and a bias, they are the first pointwise operations of the epilogue. The running
+statistics of batch normalisation are pointwise operations on mean and variance. The code generator thus handles their
+types, strides and repetition, together with the graph's operations after y. A scale and a bias of a whole row are read
+once for each row.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from lowdnn.engines.norm.split import (
 )
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows import policy
-from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.engines.rows.packed_row import Packing
-from lowdnn.engines.rows.teams import are_independent
+from lowdnn.engines.rows.register_cache import RegisterCache
+from lowdnn.engines.rows.teams import have_own_teams
 from lowdnn.engines.rows.tile import NEXT_ROW, RING, RowTile, tile_of
 from lowdnn.enums import DIM_MAX, DataType, KnobType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
@@ -45,17 +46,19 @@ from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument
 
-#: uids of values inside the kernel; graphs cannot have negative ones.
+#: Uids of values inside the kernel: negative, which no tensor of a graph has.
 _NORMALISED, _SCALED, _VARIANCE, _EXACT = -1, -2, -3, -4
-#: Registers of a thread where more than one tensor is read behind a row's elements, and for the sample of a row.
-_BEHIND_REGISTERS, _SAMPLE_REGISTERS = 8, 8
+#: Registers of a thread for its epilogue, if that reads more than one tensor for each element.
+_EPILOGUE_REGISTERS = 8
+#: Registers of a thread for the sample of a row, from which the first estimate of the mean follows.
+_SAMPLE_REGISTERS = 8
 
 
 @dataclass(frozen=True)
 class ForwardRows:
-    """One norm with what is fused with it, and how the kernel walks over it.
+    """One norm with its fused operations, and the axes of its kernel.
 
-    shape: which says what a row is: one of joined rows, where the space has these.
+    shape: the axes of a row: of a single channel, if the space has group rows.
     """
 
     operation: NormForward
@@ -73,20 +76,20 @@ class ForwardRows:
         operation, shape = fused.operation, fused.operation.shape
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
-        for rows, joined in row_shapes(shape, operation.x, operation.scale is not None):
-            found = ForwardRows._over(fused, rows, joined)
-            is_side_by_side = joined > 1 and found.space.is_row and not are_independent(found.layout)
-            if found.space.joined == joined and not is_side_by_side:
+        for rows, group_rows in row_shapes(shape, operation.x, operation.scale is not None):
+            found = ForwardRows._over(fused, rows, group_rows)
+            is_side_by_side = group_rows > 1 and found.space.is_row and not have_own_teams(found.layout)
+            if found.space.group_rows == group_rows and not is_side_by_side:
                 break
         return found
 
     @staticmethod
-    def _over(fused: FusedRows[NormForward], shape: NormShape, joined: int) -> ForwardRows:
+    def _over(fused: FusedRows[NormForward], shape: NormShape, group_rows: int) -> ForwardRows:
         operation = fused.operation
         before, after = split_dag(fused.before, shape), _after(fused, shape)
         of_rows = (*outputs_of(operation).values(), *operation.running, *_row_parameters(operation, shape).values())
         others = [split_tensor(tensor, shape) for tensor in of_rows]
-        space = fused_space((before, after), shape.axes, others, joined)
+        space = fused_space((before, after), shape.axes, others, group_rows)
         return ForwardRows(operation, shape, before, after, space)
 
     @property
@@ -98,27 +101,27 @@ class ForwardRows:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return policy.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._cache)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, none where there are no rows."""
+        """One launch, or none if there are no rows."""
         chain, operation = PlanParts(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile_of(self.layout, chosen, self._held)
+        shape = tile_of(self.layout, chosen, self._cache)
         wanted = chosen[KnobType.READ_AHEAD]
         on_chip = self._on_chip(shape, arch, is_ring_wanted=wanted == RING)
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == NEXT_ROW)
-        copies = on_chip.stays or ahead.is_ahead
+        copies = on_chip.keeps_chunks or ahead.is_ahead
         is_alone = self.space.is_line and shape.CLUSTER == shape.SHARING == 1
         overlaps = is_dependent(arch) and is_alone
-        packed = None if copies else shape.packed(self.layout, self._held)
+        packed = None if copies else shape.packed(self.layout, self._cache)
         is_lone = shape.blocks(self.layout) * shape.slots >= self.layout.row_groups
         is_whole = packed is not None and packed.may_be_whole and is_lone and shape.is_whole(self.layout)
         parameters = _row_parameters(operation, self.shape)
         kernel = RowKernel(
-            source="norm/norm_forward_turns.cu" if on_chip.is_in_turns else "norm/norm_forward.cu",
+            source="norm/norm_forward_pipelined.cu" if on_chip.is_pipelined else "norm/norm_forward.cu",
             data_type=operation.x.data_type,
             compute_type=self.compute_type,
             layout=self.layout,
@@ -135,7 +138,7 @@ class ForwardRows:
                 ("OPERANDS_AHEAD", 0 if packed is None else packed.ahead),
                 ("OVERLAPS_PREVIOUS", int(overlaps)),
             ),
-            needs_newer=overlaps or on_chip.is_in_turns,
+            needs_newer=overlaps or on_chip.is_pipelined,
             functors=(
                 self.space.functor(self.before, "Prologue", None, self.compute_type, copies),
                 *on_chip.again(),
@@ -166,39 +169,43 @@ class ForwardRows:
         ).fitted()
 
     def _scalars(self, on_chip: OnChip) -> tuple[Argument, ...]:
-        """Epsilon, shares of the elements in the sample of a row and in a row, and how the sample is spread."""
+        """Epsilon; 1 / the elements in the sample of a row, and in a row; the unbiased factor; the sample's stride."""
         shape, sampled, count = on_chip.tile, on_chip.sampled_members, self.operation.shape.count
         first_elements = shape.first_groups(self.layout, sampled) * (self.layout.vector if self.space.is_row else 1)
         return (
             scalar_argument(self.operation.epsilon, self.compute_type),
-            share(first_elements * (1 if shape.is_apart else self.space.joined), self.compute_type),
+            share(first_elements * (1 if shape.is_group_spread else self.space.group_rows), self.compute_type),
             share(count, self.compute_type),
             number(unbiased_factor(count), self.compute_type),
             *i64((on_chip.slots, max(1, self.layout.groups // sampled))),
         )
 
     @property
-    def _held(self) -> Held:
-        """Of rows side by side also what is read behind them. The meeting for an estimate of the mean costs the larger
-        teams of narrow rows more than these gain."""
+    def _cache(self) -> RegisterCache:
+        """The numbers that the kernel caches of an element; the epilogue's operands are further ones of rows side by
+        side. value.
+
+        Teams that spread a row wait longer for the estimate of its mean, which larger teams of narrow rows cannot
+        afford.
+        """
         is_wide = dtypes.info(self.operation.x.data_type).size_bytes >= 4
-        beside = _BEHIND_REGISTERS if self.space.is_line and len(self.after.loads) > 1 else 0
-        held = Held.of(
+        extra = _EPILOGUE_REGISTERS if self.space.is_line and len(self.after.loads) > 1 else 0
+        cache = RegisterCache.of(
             self.compute_type,
             self.before,
-            beside=beside,
-            shared=_SAMPLE_REGISTERS,
+            extra_registers=extra,
+            sharing_registers=_SAMPLE_REGISTERS,
             shifts=True,
-            stays=True,
+            keeps_chunks=True,
             looks_ahead=True,
             spreads=is_wide or self.operation.mode is NormMode.RMS_NORM,
         )
-        held = replace(held, packing=self._packing)
-        return held if self.space.is_row or not self.after.loads else replace(held, values=2)
+        cache = replace(cache, packing=self._packing)
+        return cache if self.space.is_row or not self.after.loads else replace(cache, values=2)
 
     @property
     def _packing(self) -> Packing | None:
-        """The packing of rows that have nothing but scale and bias behind them."""
+        """The packing of rows whose epilogue is only a scale and a bias for each element."""
         operands, strides = self.after.loads, self.space.space.strides
         is_same = all(not any(strides[tensor.uid][: self.space.kept]) for tensor in operands)
         if not operands or not is_same or len(self.after.operations) != len(operands):
@@ -207,7 +214,7 @@ class ForwardRows:
 
     @property
     def _parameters(self) -> tuple[Functor, ...]:
-        """Scale and bias where each row has one."""
+        """The functors that read the scale and the bias of each row, if rows have them."""
         return tuple(
             self.space.load_of_row(split_tensor(tensor, self.shape), self.compute_type, name.title())
             for name, tensor in _row_parameters(self.operation, self.shape).items()
@@ -215,7 +222,7 @@ class ForwardRows:
 
     @property
     def _statistics(self) -> tuple[Functor, ...]:
-        """What is stored of each row."""
+        """The functors that store the statistics of each row."""
         operation = self.operation
         mean, inverse = (t and split_tensor(t, self.shape) for t in (operation.mean, operation.inv_variance))
         functors = []
@@ -230,7 +237,7 @@ class ForwardRows:
         return tuple(functors)
 
     def _of_row(self, name: str, value: Tensor, before: Tensor | None = None, after: Tensor | None = None) -> Functor:
-        """The functor that stores one number of each row, and the running statistics from it before it is rounded."""
+        """The functor that stores one number for each row, and updates the running statistic before it is rounded."""
         operations: tuple[PointwiseOperation, ...] = ()
         factor, exact = self.operation.exp_avg_factor, value
         if before is not None and after is not None and factor is not None:
@@ -245,7 +252,7 @@ class ForwardRows:
 
 
 def _row_parameters(operation: NormForward, shape: NormShape) -> dict[str, Tensor]:
-    """SCALE and BIAS, those that there are, where each row has one."""
+    """The tensors of SCALE and BIAS that exist, if they have one element for each row; otherwise none."""
     given = {"SCALE": operation.scale, "BIAS": operation.bias}
     found = {name: tensor for name, tensor in given.items() if tensor is not None}
     are_of_rows = all(is_of_rows(split_tensor(tensor, shape), shape) for tensor in found.values())
@@ -253,8 +260,7 @@ def _row_parameters(operation: NormForward, shape: NormShape) -> dict[str, Tenso
 
 
 def _after(fused: FusedRows[NormForward], shape: NormShape) -> PointwiseDag:
-    """What is behind the kernel's value: times scale, plus bias, where elements have their own; then what the graph has
-    behind y."""
+    """The epilogue: times scale, plus bias, if each element has its own; then the graph's operations after y."""
     operation = fused.operation
     y, compute_type = split_tensor(operation.y, shape), operation.compute_type
     of_elements = [(PointwiseMode.MUL, operation.scale), (PointwiseMode.ADD, operation.bias)]
@@ -268,5 +274,5 @@ def _after(fused: FusedRows[NormForward], shape: NormShape) -> PointwiseDag:
         output = y if step == len(wanted) else replace(anchor, uid=_SCALED, name="scaled")
         operations.append(PointwiseOperation(Pointwise(mode, compute_type), x=value, b=operand, y=output))
         value = output
-    behind = tuple(split_operation(op, shape) for op in fused.after)
-    return dag_of(y.dims, (*operations, *behind), anchor=anchor if wanted else y)
+    after = tuple(split_operation(op, shape) for op in fused.after)
+    return dag_of(y.dims, (*operations, *after), anchor=anchor if wanted else y)

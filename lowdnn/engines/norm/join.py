@@ -1,5 +1,5 @@
-"""The launch that joins the gradients of scale and bias: of the sums of blocks (``norm_backward_summing.cu``) or of
-samples (``norm_backward.cu``)."""
+"""The launch that adds partial gradients of scale and bias: one for each block (``norm_backward_summing.cu``) or for
+each sample (``norm_backward.cu``)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,14 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, Struct, Work, WorkspacePointer
 
 _THREADS = 256
-#: Elements side by side: a memory sector of sums where there are many of them, otherwise a warp.
-_FEW_PARTIALS, _NARROW, _WIDE = 16, 8, 32
+#: Threads of a block.
+_THREADS = 256
+#: Partial sums of an element from which a block has few elements side by side.
+_FEW_PARTIALS = 16
+#: Elements side by side in a block if each has many partial sums: a memory sector.
+_NARROW = 8
+#: Elements side by side in a block if each has few partial sums: a warp.
+_WIDE = 32
 _NAMES = ("ScaleGradient", "BiasGradient")
 
 
@@ -47,10 +53,10 @@ class Params:
 
 @dataclass(frozen=True)
 class Join:
-    """gradients: dscale, then dbias where it is wanted.  space: their axes.  count: sums of each element.
+    """gradients: dscale, then dbias if it is wanted.  space: their axes.  count: partial sums of each element.
 
-    offsets: of each gradient's sums in the workspace, [count][elements of the space].
-    overlaps: as a dependent launch, on sm_90a.
+    offsets: the offset of each gradient's partial sums in the workspace, [count][elements of the space].
+    overlaps: whether it is a dependent launch, which sm_90a has.
     """
 
     gradients: tuple[Tensor, ...]

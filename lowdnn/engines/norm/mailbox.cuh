@@ -1,46 +1,45 @@
-// Numbers that blocks of a running grid tell each other in device memory, each with the turn that it is of: a word of 8
-// bytes arrives whole, so whoever finds the turn has the number, without a fence or a counter.
-//
-// Source: PTX ISA, "Memory Consistency Model": single-copy atomicity of relaxed accesses of 64 bits.
+// Mailboxes: numbers that blocks of a running grid exchange through device memory. A word holds 32 bits of a number and
+// the sequence number of the exchange. Its 8 bytes become visible together, so a block that polls and finds the
+// sequence number has the bits too, without a fence or a counter.
 
 #pragma once
 
 #include "include/numeric.cuh"
 
-__device__ __forceinline__ void store_told(u64* to, u32 bits, u32 turn) {
+__device__ __forceinline__ void store_word(u64* to, u32 bits, u32 sequence) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;"
-               :: "l"(__cvta_generic_to_global(to)), "l"(u64(turn) << 32 | bits) : "memory");
+               :: "l"(__cvta_generic_to_global(to)), "l"(u64(sequence) << 32 | bits) : "memory");
 }
-__device__ __forceinline__ u64 load_told(const u64* from) {
+__device__ __forceinline__ u64 load_word(const u64* from) {
   u64 word;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(__cvta_generic_to_global(from)) : "memory");
   return word;
 }
 
-// A number in words with 32 of its bits each. Turns are counted from 1; in turn 0 nothing is told.
-template <class T> struct Told {
+// One number, in words of 32 bits each. Sequence numbers begin at 1; 0 marks an empty mailbox.
+template <class T> struct Mailbox {
   static constexpr int WORDS = sizeof(T) / 4;
 
   u64 words[WORDS];
 
-  __device__ __forceinline__ void tell(T value, u32 turn) {
+  __device__ __forceinline__ void post(T value, u32 sequence) {
 #pragma unroll
-    for (int i = 0; i < WORDS; ++i) store_told(words + i, reinterpret_cast<const u32*>(&value)[i], turn);
+    for (int i = 0; i < WORDS; ++i) store_word(words + i, reinterpret_cast<const u32*>(&value)[i], sequence);
   }
-  __device__ __forceinline__ void clear() { tell(T(0), 0); }
+  __device__ __forceinline__ void clear() { post(T(0), 0); }
 
-  __device__ __forceinline__ Told heard() const {
-    Told now;
+  __device__ __forceinline__ Mailbox poll() const {
+    Mailbox now;
 #pragma unroll
-    for (int i = 0; i < WORDS; ++i) now.words[i] = load_told(words + i);
+    for (int i = 0; i < WORDS; ++i) now.words[i] = load_word(words + i);
     return now;
   }
 
-  // Whether what was heard is of the turn; below, the number that was heard.
-  __device__ __forceinline__ bool is_of(u32 turn) const {
+  // Whether a polled number belongs to exchange `sequence`, and the number.
+  __device__ __forceinline__ bool is_of(u32 sequence) const {
     bool is = true;
 #pragma unroll
-    for (int i = 0; i < WORDS; ++i) is &= u32(words[i] >> 32) == turn;
+    for (int i = 0; i < WORDS; ++i) is &= u32(words[i] >> 32) == sequence;
     return is;
   }
   __device__ __forceinline__ T value() const {

@@ -1,17 +1,19 @@
-// The stages of a backward norm over rows, which norm_backward.cu and norm_backward_turns.cu share: for each row, with
-// xhat = (x - mean) * inverse and g = dy * scale, dy = prologue(...),
+// The stages of a backward norm over rows, shared by norm_backward.cu and norm_backward_pipelined.cu:
+//
 //   dx = epilogue(inverse * (g - average(g) - xhat * average(g * xhat)))
-// Without CENTRED the mean is 0 and average(g) is left out. A scale with one element for each row is a factor behind it
-// all: then the sums that dx needs are of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
-// BIAS_GRADIENT). JOINED neighbouring rows, the channels of a group, have mean, inverse and averages together, these of
-// the rows' sums times their scales.
+//
+// for each row, with xhat = (x - mean) * inverse, dy = prologue(...) and g = dy * scale.
+// Without CENTRED the mean is 0 and average(g) is left out. A scale with one element for a whole row is factored out:
+// the sums that dx needs are then of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
+// BIAS_GRADIENT). NORM_GROUP neighbouring rows, the channels of a normalisation group, share mean, inverse and
+// averages; the latter are over the rows' sums times their scales.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
-// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS: whether chunks stay in shared memory; IN_RING: whether the chunks of one
-// row after the other go through a ring of slots; AGAIN: whether what is read again has a functor of its own, since
-// Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW NORM_GROUP CHUNKED;
+// INDEX: u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE:
+// whether each row has; SCALE_GRADIENT, BIAS_GRADIENT: whether they are stored; CHUNKS_RESIDENT: whether chunks stay in
+// shared memory; IN_RING: whether the chunks of successive rows go through a ring of slots; AGAIN: whether rereading
+// has a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether the next row is prefetched.
 
 #pragma once
 
@@ -28,8 +30,8 @@ struct Scale;
 struct ScaleGradient;
 struct BiasGradient;
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX>
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, NORM_GROUP, ITEMS, SHARING,
+                CLUSTER, CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef Either<AGAIN, Again, Prologue>::Type Reread;
@@ -53,7 +55,7 @@ struct Params : Numbers,
                 ArgsOf<BiasGradient, BIAS_GRADIENT>,
                 ArgsOf<Again, AGAIN> {};
 
-// A chunk's scales, from dy to g.
+// A chunk's scales, which turn dy into g.
 template <class Source, bool ANY> struct Scales {
   __device__ __forceinline__ Scales(const Params&, RowWalk<Tile>&, i64) {}
   template <class Group> __device__ __forceinline__ void apply(Group, Value (&)[Group::SIZE]) const {}
@@ -69,11 +71,11 @@ template <class Source> struct Scales<Source, true> {
     for (int v = 0; v < Group::SIZE; ++v) g[v] *= chunk.values[group][v];
   }
 };
-// Where x and dy are held as they are read, scales are read whenever they are used: the cache has them.
+// If x and dy are cached unconverted, scales are read at each use: they come from the hardware's cache.
 typedef Scales<Scale, SCALED && !AS_READ> ScalesOnce;
 typedef Scales<Scale, SCALED && AS_READ> ScalesOnUse;
 
-// What a thread holds of its rows: x and dy as they are read, or the values of x - mean and dy, then of g.
+// The operands of a thread's rows: x and dy unconverted, or the values of x - mean and of dy, later g.
 struct Operands {
   RowChunk<Data, Tile, AS_READ> x;
   RowChunk<Prologue, Tile, AS_READ> dy;
@@ -87,10 +89,10 @@ struct Operands {
     centre(walk, chunk);
   }
 
-  // From values of x to deviations.
+  // Turns values of x into deviations.
   __device__ __forceinline__ void centre(RowWalk<Tile>& walk, i64 chunk) { centre_values(x, walk, chunk); }
 
-  // From values of dy to g.
+  // Turns values of dy into g.
   __device__ __forceinline__ void scale(const Params& p, RowWalk<Tile>& walk, i64 chunk) {
     scale_values(dy, p, walk, chunk);
   }
@@ -109,74 +111,75 @@ struct Operands {
   }
 
  private:
-  // What is held as it was read has no values yet.
+  // Unconverted elements have no values yet to change.
   template <class Chunk>
-  __device__ __forceinline__ void centre_values(Chunk& held, RowWalk<Tile>& walk, i64 chunk) const {
-    if constexpr (!AS_READ) walk.each(chunk, [&](auto group, i64) { centre(held.values[group]); });
+  __device__ __forceinline__ void centre_values(Chunk& cached, RowWalk<Tile>& walk, i64 chunk) const {
+    if constexpr (!AS_READ) walk.each(chunk, [&](auto group, i64) { centre(cached.values[group]); });
   }
   template <class Chunk>
-  __device__ __forceinline__ void scale_values(Chunk& held, const Params& p, RowWalk<Tile>& walk, i64 chunk) const {
+  __device__ __forceinline__ void scale_values(Chunk& cached, const Params& p, RowWalk<Tile>& walk, i64 chunk) const {
     if constexpr (!AS_READ) {
       const ScalesOnce scales(p, walk, chunk);
-      walk.each(chunk, [&](auto group, i64) { scales.apply(group, held.values[group]); });
+      walk.each(chunk, [&](auto group, i64) { scales.apply(group, cached.values[group]); });
     }
   }
 
-  // From x to its deviation.
+  // Turns x into its deviation.
   template <int SIZE> __device__ __forceinline__ void centre(Value (&of_group)[SIZE]) const {
 #pragma unroll
     for (int v = 0; v < SIZE; ++v) of_group[v] -= mean[v % WIDTH];
   }
 };
 
-// What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
+// Reads the elements of a thread's rows, from shared memory if chunks are resident there or the next row was
+// prefetched.
 struct Elements {
   const Params& p;
-  const StayingChunks<Data, Tile, STAYS> staying_x;
-  const StayingChunks<Prologue, Tile, STAYS> staying_dy;
+  const ResidentChunks<Data, Tile, CHUNKS_RESIDENT> resident_x;
+  const ResidentChunks<Prologue, Tile, CHUNKS_RESIDENT> resident_dy;
   NextRow<Data, Tile, LOOKS_AHEAD> next_x;
   NextRow<Prologue, Tile, LOOKS_AHEAD> next_dy;
   RowWalk<Tile> ahead;  // the next row
 
   __device__ __forceinline__ Elements(const Params& p, void* memory)
-      : p(p), staying_x(memory, p.slots), staying_dy(staying_x.end(), p.slots), next_x(memory), next_dy(next_x.end()),
-        ahead(p.sizes) {
+      : p(p), resident_x(memory, p.slots), resident_dy(resident_x.end(), p.slots), next_x(memory),
+        next_dy(next_x.end()), ahead(p.sizes) {
     ahead.begin();
     copy_next();
   }
 
   __device__ __forceinline__ void copy(RowWalk<Tile>& walk, i64 chunk, int slot) const {
-    staying_x.copy(args_of<Data>(p), walk, chunk, slot);
-    staying_dy.copy(args_of<Prologue>(p), walk, chunk, slot);
+    resident_x.copy(args_of<Data>(p), walk, chunk, slot);
+    resident_dy.copy(args_of<Prologue>(p), walk, chunk, slot);
   }
 
-  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& held) {
+  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& cached) {
     if constexpr (LOOKS_AHEAD) {
-      next_x.load(args_of<Data>(p), walk, held.x);
-      next_dy.load(args_of<Prologue>(p), walk, held.dy);
-      held.centre(walk, chunk);
+      next_x.load(args_of<Data>(p), walk, cached.x);
+      next_dy.load(args_of<Prologue>(p), walk, cached.dy);
+      cached.centre(walk, chunk);
       ahead.next();
       copy_next();
     } else {
-      read<Prologue>(args_of<Prologue>(p), walk, chunk, slot, held);
+      read<Prologue>(args_of<Prologue>(p), walk, chunk, slot, cached);
     }
-    held.scale(p, walk, chunk);
+    cached.scale(p, walk, chunk);
   }
 
-  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& held) const {
-    read<Reread>(args_of<Reread>(p), walk, chunk, slot, held);
-    held.scale(p, walk, chunk);
+  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& cached) const {
+    read<Reread>(args_of<Reread>(p), walk, chunk, slot, cached);
+    cached.scale(p, walk, chunk);
   }
 
  private:
   template <class Same>
   __device__ __forceinline__ void read(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot,
-                                       Operands& held) const {
-    auto&& read_x = held.x.template reading<Data>();
-    auto&& read_dy = held.dy.template reading<Same>();
-    staying_x.load(args_of<Data>(p), walk, chunk, slot, read_x);
-    staying_dy.load(args, walk, chunk, slot, read_dy);
-    held.take(p, args, walk, chunk, read_x, read_dy);
+                                       Operands& cached) const {
+    auto&& read_x = cached.x.template reading<Data>();
+    auto&& read_dy = cached.dy.template reading<Same>();
+    resident_x.load(args_of<Data>(p), walk, chunk, slot, read_x);
+    resident_dy.load(args, walk, chunk, slot, read_dy);
+    cached.take(p, args, walk, chunk, read_x, read_dy);
   }
 
   __device__ __forceinline__ void copy_next() {
@@ -185,13 +188,13 @@ struct Elements {
   }
 };
 
-// Adds what a chunk has of each row: g, then its products with the deviations.
-__device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+// Adds a chunk to each row's sums: of g, then of g times the deviations.
+__device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& cached,
                                              Value (&sums)[2 * WIDTH]) {
   const ScalesOnUse scales(p, walk, chunk);
   walk.each(chunk, [&](auto group, i64) {
     Value deviation[group.SIZE], g[group.SIZE];
-    held.get(p, group, deviation, g);
+    cached.get(p, group, deviation, g);
     scales.apply(group, g);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
@@ -201,29 +204,29 @@ __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& wal
   });
 }
 
-// dx = (g * of_g + (x - mean) * of_x + constant) * inverse: what the row has of the formula is in four numbers. None of
-// them has the square of inverse, which f32 cannot hold where rows are extreme.
+// The row's four numbers in dx = (g * of_g + (x - mean) * of_x + constant) * inverse. None of them has the square of
+// inverse, which f32 cannot hold for extreme rows.
 struct Gradient {
   Value of_g[WIDTH], of_x[WIDTH], constant[WIDTH], inverse[WIDTH];
 
-  // scale: of the row, with ROW_SCALE.  averages: of g and of g * xhat, where g has the scale if rows are joined.
-  __device__ __forceinline__ Gradient(const Value (&of_row)[WIDTH], const Value (&scale)[WIDTH],
+  // scale: the row's, with ROW_SCALE.  averages: of g and of g * xhat; g includes the scale if rows share statistics.
+  __device__ __forceinline__ Gradient(const Value (&parameters)[WIDTH], const Value (&scale)[WIDTH],
                                       const Value (&averages)[2 * WIDTH]) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
-      inverse[w] = of_row[w];
+      inverse[w] = parameters[w];
       of_g[w] = ROW_SCALE ? scale[w] : Value(1);
-      const Value factor = JOINED > 1 ? Value(1) : of_g[w];
+      const Value factor = NORM_GROUP > 1 ? Value(1) : of_g[w];
       of_x[w] = -factor * averages[WIDTH + w] * inverse[w];
       constant[w] = -factor * averages[w];
     }
   }
 
-  __device__ __forceinline__ void store(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held) const {
+  __device__ __forceinline__ void store(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& cached) const {
     const ScalesOnUse scales(p, walk, chunk);
     store_chunk<Epilogue, Value>(args_of<Epilogue>(p), walk, chunk, [&](auto group, auto& dx) {
       Value deviation[group.SIZE];
-      held.get(p, group, deviation, dx);
+      cached.get(p, group, deviation, dx);
       scales.apply(group, dx);
 #pragma unroll
       for (int v = 0; v < group.SIZE; ++v) {
@@ -235,7 +238,7 @@ struct Gradient {
   }
 };
 
-// dscale and dbias of rows that have a scale and a bias each.
+// Stores dscale and dbias of rows that have a scale and a bias each.
 __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWalk<Tile>& walk,
                                                     const Value (&sums)[2 * WIDTH]) {
   Value of_bias[WIDTH], of_scale[WIDTH];
@@ -248,8 +251,7 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
   store_number<BiasGradient, BIAS_GRADIENT>(p, walk, of_bias);
 }
 
-// What a block has of its rows, and does with them: the first pass over one gives its sums, the second one dx.
-// Slots: where chunks stay between the two.
+// The two passes over a block's rows: the first gives a row's sums, the second dx. Slots keep its chunks in between.
 template <class Slots> struct RowPasses {
   const Params& p;
   Slots slots;
@@ -260,28 +262,28 @@ template <class Slots> struct RowPasses {
     slots.begin(elements);
   }
 
-  __device__ __forceinline__ void first_pass(RowWalk<Tile>& walk, Operands& held, Value (&sums)[2 * WIDTH]) {
-    slots.first_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
-      add_products(p, walk, chunk, held, sums);
+  __device__ __forceinline__ void first_pass(RowWalk<Tile>& walk, Operands& cached, Value (&sums)[2 * WIDTH]) {
+    slots.first_pass(elements, walk, cached, [&](i64 chunk, const Operands& cached) {
+      add_products(p, walk, chunk, cached, sums);
     });
   }
 
-  // sums: of all that is in the row; JOINED ones are not joined.
+  // sums: over the whole row; those of a normalisation group are still separate.
   template <class Team>
-  __device__ __forceinline__ void second_pass(Team& team, RowWalk<Tile>& walk, Operands& held,
+  __device__ __forceinline__ void second_pass(Team& team, RowWalk<Tile>& walk, Operands& cached,
                                               const Value (&inverse)[WIDTH], const Value (&scale)[WIDTH],
                                               Value (&sums)[2 * WIDTH]) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sums[WIDTH + w] *= inverse[w];
     store_row_gradients(p, walk, sums);
 #pragma unroll
-    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && JOINED > 1 ? p.share * scale[k % WIDTH] : p.share;
+    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && NORM_GROUP > 1 ? p.share * scale[k % WIDTH] : p.share;
     team.template neighbours<Plus>(sums);
 
     const Gradient gradient(inverse, scale, sums);
-    held.begin_pass();
-    slots.second_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
-      gradient.store(p, walk, chunk, held);
+    cached.begin_pass();
+    slots.second_pass(elements, walk, cached, [&](i64 chunk, const Operands& cached) {
+      gradient.store(p, walk, chunk, cached);
     });
   }
 };

@@ -1,36 +1,37 @@
-// norm_backward_turns: gradients of norms of few and long rows, as norm_backward.cuh says. Blocks of a cooperative grid
-// share one row after the other: a row's chunks are spread over SHARING blocks, and in each of these, threads of roles
-// (row_roles.cuh) have the sums of one row and dx of another.
+// norm_backward_pipelined: gradients of norms of few and long rows, as norm_backward.cuh says. The blocks of a
+// cooperative grid share each row: its chunks are spread over SHARING blocks. In each block, threads of roles
+// (row_roles.cuh) sum one row while others compute dx of an earlier one.
 //
-// Block: its part of the rows of a group of SHARING blocks, then of the next grid's. A row is read once, into slots where
-// its chunks stay for the second pass.
-// Shared memory: RowMeeting's, and RowTeam's for the second pass; dynamic `slots` slots of chunks of x, then of dy.
-// Launch: THREADS x ROLES threads, any multiple of SHARING blocks, cooperative, with workspace for each block:
-// RowMeeting::AREAS times RowMeeting::NUMBERS of Told.
+// Block: its part of the rows of SHARING neighbouring blocks, then one grid further on, and so on. A row is read once,
+// into slots where its chunks stay resident for the second pass.
+// Shared memory: RowExchange's, and RowTeam's for the second pass; dynamic: `slots` slots for chunks of x, then for
+// those of dy.
+// Launch: THREADS x ROLES threads, any multiple of SHARING blocks, cooperative, with AREAS times NUMBERS mailboxes of
+// workspace for each block (RowExchange).
 
 #include "norm_backward.cuh"
 #include "row_exchange.cuh"
 
 typedef RowTeam<Tile, Value, 2 * WIDTH, true, true> Team;
-typedef RowMeeting<Team, 2 * WIDTH, false> Meeting;
+typedef RowExchange<Team, 2 * WIDTH, false> Exchange;
 typedef RowStages<Tile, sizeof(Data::Loaded<VECTOR>) + sizeof(Prologue::Loaded<VECTOR>)> Slots;
 
-// What is read of a row for its second pass.
-struct OfRow {
+// The numbers of a row that its second pass reads.
+struct RowParameters {
   Value mean[WIDTH] = {}, inverse[WIDTH] = {}, scale[WIDTH] = {};
 
-  __device__ __forceinline__ OfRow(const Params& p, const RowWalk<Tile>& walk) {
-    load_number<Mean, CENTRED, JOINED>(p, walk, mean);
-    load_number<Inverse, true, JOINED>(p, walk, inverse);
+  __device__ __forceinline__ RowParameters(const Params& p, const RowWalk<Tile>& walk) {
+    load_number<Mean, CENTRED, NORM_GROUP>(p, walk, mean);
+    load_number<Inverse, true, NORM_GROUP>(p, walk, inverse);
     load_number<Scale, ROW_SCALE>(p, walk, scale);
   }
 };
 
-// What threads of each role do for one row after the other.
-struct Turns {
+// The loops of the roles over rows.
+struct Pipeline {
   const Params& p;
   RowPasses<Slots>& passes;
-  Meeting meeting;
+  Exchange exchange;
 
   __device__ __forceinline__ void copy_rows(RowWalk<Tile>& walk) {
 #pragma unroll 1
@@ -40,42 +41,42 @@ struct Turns {
   }
 
   __device__ __forceinline__ void sum_rows(RowWalk<Tile>& walk) {
-    Operands held;
-    load_number<Mean, CENTRED, JOINED>(p, walk, held.mean);
+    Operands cached;
+    load_number<Mean, CENTRED, NORM_GROUP>(p, walk, cached.mean);
 #pragma unroll 1
     while (walk.is_within()) {
       Value sums[2 * WIDTH] = {};
-      passes.first_pass(walk, held, sums);
+      passes.first_pass(walk, cached, sums);
       walk.next();
-      load_number<Mean, CENTRED, JOINED>(p, walk, held.mean);  // comes while the row before it is handed over
-      meeting.hand_over<Plus>(sums);
+      load_number<Mean, CENTRED, NORM_GROUP>(p, walk, cached.mean);  // arrives while the last row is handed over
+      exchange.hand_over<Plus>(sums);
     }
   }
 
   __device__ __forceinline__ void store_rows(Team& team, RowWalk<Tile>& walk) {
-    OfRow of_row(p, walk);
+    RowParameters parameters(p, walk);
 #pragma unroll 1
     while (walk.is_within()) {
-      Operands held;
+      Operands cached;
       Value sums[2 * WIDTH];
-      meeting.take(sums);
+      exchange.take(sums);
       RowWalk<Tile> following = walk;
       following.next();
-      const OfRow next(p, following);  // comes while the row before it is stored
+      const RowParameters next(p, following);  // arrives while this row is stored
 #pragma unroll
-      for (int w = 0; w < WIDTH; ++w) held.mean[w] = of_row.mean[w];
-      passes.second_pass(team, walk, held, of_row.inverse, of_row.scale, sums);
+      for (int w = 0; w < WIDTH; ++w) cached.mean[w] = parameters.mean[w];
+      passes.second_pass(team, walk, cached, parameters.inverse, parameters.scale, sums);
       walk = following;
-      of_row = next;
+      parameters = next;
     }
   }
 
   __device__ __forceinline__ void join_rows(RowWalk<Tile>& walk) {
-    meeting.begin_turns();
+    exchange.clear_mailboxes();
 #pragma unroll 1
     for (; walk.is_within(); walk.next()) {
-      if (role() == TELLING) meeting.tell<Plus>();
-      else meeting.hear<Plus>();
+      if (role() == POSTING) exchange.post<Plus>();
+      else exchange.collect<Plus>();
     }
   }
 };
@@ -88,10 +89,10 @@ extern "C" __global__ void __launch_bounds__(ROLES * THREADS, RESIDENT)
   RowWalk<Tile> walk(p.sizes);
   walk.begin();
   RowPasses<Slots> passes(p, memory);
-  Turns turns{p, passes, meeting_of_block<Meeting>(p)};
+  Pipeline pipeline{p, passes, exchange_of_block<Exchange>(p)};
 
-  if (role() == COPYING) turns.copy_rows(walk);
-  else if (role() == FIRST_PASS) turns.sum_rows(walk);
-  else if (role() == SECOND_PASS) turns.store_rows(team, walk);
-  else turns.join_rows(walk);
+  if (role() == COPYING) pipeline.copy_rows(walk);
+  else if (role() == FIRST_PASS) pipeline.sum_rows(walk);
+  else if (role() == SECOND_PASS) pipeline.store_rows(team, walk);
+  else pipeline.join_rows(walk);
 }

@@ -1,22 +1,26 @@
-// norm_backward_summing: for each row, with xhat = (x - mean) * inverse and g = dy * scale, dy = prologue(...),
+// norm_backward_summing: the gradients of a norm,
+//
 //   dx = epilogue(inverse * (g - average(g) - xhat * average(g * xhat)))
-// and the sums over this block's rows of dy * xhat and (GRADIENTS = 2) of dy, for each element of a row. Without
-// CENTRED the mean is 0 and average(g) is left out.
+//
+// for each row, with xhat = (x - mean) * inverse, dy = prologue(...) and g = dy * scale. It also sums dy * xhat and
+// (GRADIENTS = 2) dy over this block's rows, for each element of a row. Without CENTRED the mean is 0 and average(g) is
+// left out.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
-// (include/rows/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
-// Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
-// Each thread has the same elements of all of its rows, and sums them in registers. PLACES rows are on their way to
-// shared memory. HOLDS: the elements of the row at hand stay in registers as they are read, so that its place is another
-// row's at once; otherwise they are read twice. The scales stay in registers or in shared memory (SCALES). Nobody else
-// reads a thread's part of a place, or its scales, so that this needs no barrier.
-// Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: PLACES rows of x, of dy, of
-// inverse and (CENTRED) of mean, and the scales that stay there.
+// (include/rows/rows.cuh); inverse and mean have one element for each row; the sums are [blocks / CLUSTER][elements of
+// a row].
+// Block: of a persistent grid, one row for each slot, then one grid further on, and so on; CLUSTER blocks share rows.
+// Each thread has the same elements of all of its rows, and sums them in registers. STAGES rows are in flight to shared
+// memory. CACHES_ROW: the row at hand stays in registers, unconverted, and its stage is refilled at once; otherwise it
+// is read twice. The scales stay in registers or in shared memory (SCALES). No other thread reads a thread's part of a
+// stage, or its scales, so that they need no barrier.
+// Shared memory: RowTeam's and, with several slots, VECTOR sums for each thread; dynamic: STAGES rows of x, of dy, of
+// inverse and (CENTRED) of mean, and the scales that are cached there.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2
-// (dscale and dbias); PLACES; HOLDS; SCALES: where the scales are; IS_WHOLE: whether each thread has ITEMS groups of a
-// row; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW NORM_GROUP CHUNKED;
+// INDEX: u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or
+// 2 (dscale and dbias); STAGES; CACHES_ROW; SCALES: a ScaleCache; IS_WHOLE: whether each thread has ITEMS groups of a
+// row; AGAIN: whether rereading has a functor of its own, since Prologue stores tensors.
 
 #include "include/cp_async.cuh"
 #include "include/optional.cuh"
@@ -29,12 +33,11 @@ struct Again;
 struct Mean;
 struct Scale;
 
-// Where a thread has its scales: nowhere (it reads them whenever it uses them), in registers, or in shared memory; and
-// that there are none.
-enum ScalePlace { NOWHERE, REGISTERS, SHARED_MEMORY, ABSENT };
+// Where a thread caches its scales. UNCACHED scales are read at each use; ABSENT says that there are none.
+enum ScaleCache { UNCACHED, REGISTERS, SHARED_MEMORY, ABSENT };
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX>
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, NORM_GROUP, ITEMS, SHARING,
+                CLUSTER, CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 1 + CENTRED> Team;
@@ -55,11 +58,11 @@ struct Params : Numbers,
                 ArgsOf<Scale, SCALED>,
                 ArgsOf<Again, AGAIN> {};
 
-// Whether x less the mean is formed first. xhat and dx take the mean off instead, an operation less for each element,
-// where x has 16 bits: that loses less than the rounding of such an x.
+// Whether x - mean is computed first. Otherwise xhat and dx subtract a multiple of the mean, which takes one operation
+// less for each element. For x of 16 bits, that loses less than x's own rounding.
 constexpr bool DEVIATES = CENTRED && sizeof(Data::Loaded<VECTOR>) > 2 * VECTOR;
 
-// `use(item, column)` for each group of a row that this thread has.
+// Calls `use(item, column)` for each group of a row that this thread has.
 template <class Use> __device__ __forceinline__ void each_group(RowWalk<Tile>& walk, Use use) {
   if (!walk.exists) return;
 #pragma unroll
@@ -70,28 +73,29 @@ template <class Use> __device__ __forceinline__ void each_group(RowWalk<Tile>& w
   }
 }
 
-// A thread's elements of a row, as they are read, and the row's statistics.
+// A thread's elements of a row, unconverted, and the row's statistics.
 struct Row {
   ReadChunk<Data, Tile> x;
   ReadChunk<Prologue, Tile> dy;
   Value mean = Value(0), inverse;
 
-  // Before the elements are used once more.
+  // To be called before the elements are used once more.
   __device__ __forceinline__ void renew() {
     x.renew();
     dy.renew();
   }
-  // Less the mean where that is formed first.
+  // Gives x, or x - mean with DEVIATES.
   __device__ __forceinline__ void get_x(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
                                         Value (&values)[VECTOR]) const {
-    Data::finish<VECTOR>(args_of<Data>(p), Data::cursor(args_of<Data>(p), walk.coordinate), column, VECTOR, x.in.whole[item], values);
+    const Data::Args& args = args_of<Data>(p);
+    Data::finish<VECTOR>(args, Data::cursor(args, walk.coordinate), column, VECTOR, x.in.whole[item], values);
 #pragma unroll
     for (int v = 0; v < VECTOR && DEVIATES; ++v) values[v] -= mean;
   }
-  // What of the mean is still in these values.
+  // The mean that get_x has not subtracted.
   __device__ __forceinline__ Value remaining_mean() const { return DEVIATES ? Value(0) : mean; }
 
-  // By a functor that reads the same tensors.
+  // Gives dy by a functor that reads the same tensors as Prologue.
   template <class Same>
   __device__ __forceinline__ void get_dy(const typename Same::Args& args, const RowWalk<Tile>& walk, int item,
                                          i64 column, Value (&values)[VECTOR]) const {
@@ -102,50 +106,50 @@ struct Row {
   }
 };
 
-// What a functor reads of the rows on their way, COUNT groups of SIZE elements of each in a thread:
-// [PLACES][COUNT][THREADS].
-template <class Source, int SIZE, int COUNT> struct Places {
+// A functor's operands for the rows in flight, COUNT groups of SIZE elements of each in a thread:
+// [STAGES][COUNT][THREADS].
+template <class Source, int SIZE, int COUNT> struct StagedRows {
   typedef typename Source::template Loaded<SIZE> Loaded;
 
   Loaded* const first;
 
-  __device__ __forceinline__ explicit Places(void* memory) : first(static_cast<Loaded*>(memory)) {}
-  // Where the next area may begin.
-  __device__ __forceinline__ void* end() const { return first + PLACES * COUNT * THREADS; }
+  __device__ __forceinline__ explicit StagedRows(void* memory) : first(static_cast<Loaded*>(memory)) {}
+  // The end of this object's shared memory.
+  __device__ __forceinline__ void* end() const { return first + STAGES * COUNT * THREADS; }
 
   template <int RANK>
   __device__ __forceinline__ void copy(const typename Source::Args& args, const i64 (&coordinate)[RANK], i64 column,
-                                       int place, int item) const {
-    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, at(place, item));
+                                       int stage, int item) const {
+    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, at(stage, item));
   }
-  __device__ __forceinline__ void fetch(int place, int item, Loaded& in) const {
-    Source::template fetch<SIZE>(at(place, item), in);
+  __device__ __forceinline__ void fetch(int stage, int item, Loaded& in) const {
+    Source::template fetch<SIZE>(at(stage, item), in);
   }
 
  private:
-  __device__ __forceinline__ Loaded& at(int place, int item) const {
-    return first[(place * COUNT + item) * THREADS + threadIdx.x];
+  __device__ __forceinline__ Loaded& at(int stage, int item) const {
+    return first[(stage * COUNT + item) * THREADS + threadIdx.x];
   }
 };
 
-// One number of each row; 0 of one that does not exist, and where rows have none.
+// One number for each row in flight; 0 for a row that does not exist, and if rows have no such number.
 template <class Source, bool IS_THERE = true> struct RowNumbers {
-  const Places<Source, 1, 1> places;
+  const StagedRows<Source, 1, 1> stages;
 
-  __device__ __forceinline__ explicit RowNumbers(void* memory) : places(memory) {}
-  __device__ __forceinline__ void* end() const { return places.end(); }
+  __device__ __forceinline__ explicit RowNumbers(void* memory) : stages(memory) {}
+  __device__ __forceinline__ void* end() const { return stages.end(); }
 
-  __device__ __forceinline__ void copy(const Params& p, const RowWalk<Tile>& walk, int place) const {
+  __device__ __forceinline__ void copy(const Params& p, const RowWalk<Tile>& walk, int stage) const {
     if (!walk.exists) return;
     i64 kept[KEPT];
     walk.locate_row(kept);
-    places.copy(args_of<Source>(p), kept, walk.kept_column, place, 0);
+    stages.copy(args_of<Source>(p), kept, walk.kept_column, stage, 0);
   }
-  __device__ __forceinline__ Value get(const Params& p, const RowWalk<Tile>& walk, int place) const {
+  __device__ __forceinline__ Value get(const Params& p, const RowWalk<Tile>& walk, int stage) const {
     Value number[1] = {};
     if (!walk.exists) return number[0];
     typename Source::template Loaded<1> in;
-    places.fetch(place, 0, in);
+    stages.fetch(stage, 0, in);
     Source::template finish<1>(args_of<Source>(p), {}, 0, 1, in, number);
     return number[0];
   }
@@ -160,52 +164,52 @@ template <class Source> struct RowNumbers<Source, false> {
   __device__ __forceinline__ Value get(const Params&, const RowWalk<Tile>&, int) const { return Value(0); }
 };
 
-// The rows on their way.
-struct ComingRows {
+// The rows in flight.
+struct PrefetchedRows {
   const Params& p;
-  const Places<Data, VECTOR, ITEMS> x;
-  const Places<Prologue, VECTOR, ITEMS> dy;
+  const StagedRows<Data, VECTOR, ITEMS> x;
+  const StagedRows<Prologue, VECTOR, ITEMS> dy;
   const RowNumbers<Inverse> inverse;
   const RowNumbers<Mean, CENTRED> mean;
-  RowWalk<Tile> ahead;  // the row that is asked for next
-  int place = 0;        // where it will lie, and the row at hand lies
+  RowWalk<Tile> ahead;  // the row that is copied next
+  int stage = 0;        // the stage of the row at hand, then of the next copy
 
-  __device__ __forceinline__ ComingRows(const Params& p, void* memory)
+  __device__ __forceinline__ PrefetchedRows(const Params& p, void* memory)
       : p(p), x(memory), dy(x.end()), inverse(dy.end()), mean(inverse.end()), ahead(p.sizes) {
     ahead.begin();
 #pragma unroll 1
-    for (int i = 0; i < PLACES; ++i) ask();
+    for (int i = 0; i < STAGES; ++i) prefetch_next();
   }
 
-  // The row at hand: its statistics, and a group of it.
+  // Fetch the statistics of the row at hand, and one of its groups.
   __device__ __forceinline__ void fetch_numbers(const RowWalk<Tile>& walk, Row& row) const {
-    row.inverse = inverse.get(p, walk, place);
-    row.mean = mean.get(p, walk, place);
+    row.inverse = inverse.get(p, walk, stage);
+    row.mean = mean.get(p, walk, stage);
   }
   __device__ __forceinline__ void fetch_group(int item, Row& row) const {
-    x.fetch(place, item, row.x.in.whole[item]);
-    dy.fetch(place, item, row.dy.in.whole[item]);
+    x.fetch(stage, item, row.x.in.whole[item]);
+    dy.fetch(stage, item, row.dy.in.whole[item]);
   }
 
-  // Where the next area may begin.
+  // The end of this object's shared memory.
   __device__ __forceinline__ void* end() const { return mean.end(); }
 
-  // Asks for a row, in the place of the one at hand.
-  __device__ __forceinline__ void ask() {
+  // Begins the copies of the next row to the stage of the row at hand.
+  __device__ __forceinline__ void prefetch_next() {
     each_group(ahead, [&](int item, i64 column) {
-      x.copy(args_of<Data>(p), ahead.coordinate, column, place, item);
-      dy.copy(args_of<Prologue>(p), ahead.coordinate, column, place, item);
+      x.copy(args_of<Data>(p), ahead.coordinate, column, stage, item);
+      dy.copy(args_of<Prologue>(p), ahead.coordinate, column, stage, item);
     });
-    inverse.copy(p, ahead, place);
-    mean.copy(p, ahead, place);
+    inverse.copy(p, ahead, stage);
+    mean.copy(p, ahead, stage);
     cp_async_commit();
     ahead.next();
-    place = place + 1 == PLACES ? 0 : place + 1;
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
 };
 
-// The scales of a thread's elements, the same of all rows, from dy to g. `memory`: for SHARED_MEMORY.
-template <class Source, int PLACE> struct ElementScales;
+// The scales of a thread's elements, the same for all rows, which turn dy into g. `memory`: for SHARED_MEMORY.
+template <class Source, int CACHE> struct ElementScales;
 
 template <class Source> struct ElementScales<Source, ABSENT> {
   __device__ __forceinline__ ElementScales(const Params&, RowWalk<Tile>&, void*) {}
@@ -216,7 +220,7 @@ template <class Source> struct ElementScales<Source, ABSENT> {
   }
 };
 
-template <class Source> struct ElementScales<Source, NOWHERE> {
+template <class Source> struct ElementScales<Source, UNCACHED> {
   __device__ __forceinline__ ElementScales(const Params&, RowWalk<Tile>&, void*) {}
   __device__ __forceinline__ void apply(const Params& p, const RowWalk<Tile>& walk, int, i64 column,
                                         const Value (&dy)[VECTOR], Value (&g)[VECTOR]) const {
@@ -228,26 +232,26 @@ template <class Source> struct ElementScales<Source, NOWHERE> {
   }
 };
 
-// What is read of a thread's scales, group by group, in registers.
-template <class Source, int PLACE> struct KeptScales {
+// A thread's scales, unconverted, group by group in registers.
+template <class Source, int CACHE> struct CachedScales {
   typedef typename Source::template Loaded<VECTOR> Loaded;
 
   Loaded in[ITEMS] = {};
 
-  __device__ __forceinline__ explicit KeptScales(void*) {}
-  __device__ __forceinline__ void keep(int item, const Loaded& read) { in[item] = read; }
+  __device__ __forceinline__ explicit CachedScales(void*) {}
+  __device__ __forceinline__ void store_group(int item, const Loaded& read) { in[item] = read; }
   __device__ __forceinline__ const Loaded& fetched(int item) const { return in[item]; }
 };
-// Scales kept in shared memory: [ITEMS][PIECES][THREADS], so that neighbours have neighbouring words.
-template <class Source> struct KeptScales<Source, SHARED_MEMORY> {
+// Scales in shared memory: [ITEMS][PIECES][THREADS], so that neighbouring threads access neighbouring words.
+template <class Source> struct CachedScales<Source, SHARED_MEMORY> {
   typedef typename Source::template Loaded<VECTOR> Loaded;
   typedef typename Word<sizeof(Loaded) < 16 ? sizeof(Loaded) : 16>::Type Piece;
   static constexpr int PIECES = sizeof(Loaded) / sizeof(Piece);
 
   Piece* const first;
 
-  __device__ __forceinline__ explicit KeptScales(void* memory) : first(static_cast<Piece*>(memory)) {}
-  __device__ __forceinline__ void keep(int item, const Loaded& read) {
+  __device__ __forceinline__ explicit CachedScales(void* memory) : first(static_cast<Piece*>(memory)) {}
+  __device__ __forceinline__ void store_group(int item, const Loaded& read) {
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) piece(item, i) = reinterpret_cast<const Piece*>(&read)[i];
   }
@@ -264,15 +268,15 @@ template <class Source> struct KeptScales<Source, SHARED_MEMORY> {
   }
 };
 
-template <class Source, int PLACE> struct ElementScales {
-  KeptScales<Source, PLACE> kept;
+template <class Source, int CACHE> struct ElementScales {
+  CachedScales<Source, CACHE> kept;
 
   __device__ __forceinline__ ElementScales(const Params& p, RowWalk<Tile>& walk, void* memory) : kept(memory) {
     each_group(walk, [&](int item, i64 column) {
       alignas(16) typename Source::template Loaded<VECTOR> read = {};
       const typename Source::Args& args = args_of<Source>(p);
       Source::template load<VECTOR>(args, Source::cursor(args, walk.coordinate), column, VECTOR, read);
-      kept.keep(item, read);
+      kept.store_group(item, read);
     });
   }
 
@@ -288,13 +292,14 @@ template <class Source, int PLACE> struct ElementScales {
 };
 typedef ElementScales<Scale, SCALED ? SCALES : ABSENT> Scales;
 
-// Adds to the gradients, and to the sums over a row of g * xhat and (CENTRED) of g.
-__device__ __forceinline__ void add_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row, const Scales& scales,
-                                        Value (&gradients)[GRADIENTS][ITEMS][VECTOR], Value (&sums)[1 + CENTRED]) {
-  const Params& p = coming.p;
+// Adds a row to the gradients, and to the sums over the row of g * xhat and (CENTRED) of g.
+__device__ __forceinline__ void add_row(const PrefetchedRows& prefetched, RowWalk<Tile>& walk, Row& row,
+                                        const Scales& scales, Value (&gradients)[GRADIENTS][ITEMS][VECTOR],
+                                        Value (&sums)[1 + CENTRED]) {
+  const Params& p = prefetched.p;
   const Value shift = -row.remaining_mean() * row.inverse;
   each_group(walk, [&](int item, i64 column) {
-    if (!HOLDS) coming.fetch_group(item, row);
+    if (!CACHES_ROW) prefetched.fetch_group(item, row);
     Value x[VECTOR], dy[VECTOR], g[VECTOR];
     row.get_x(p, walk, item, column, x);
     row.get_dy<Prologue>(args_of<Prologue>(p), walk, item, column, dy);
@@ -310,15 +315,16 @@ __device__ __forceinline__ void add_row(const ComingRows& coming, RowWalk<Tile>&
   });
 }
 
-// dx = (g + slope * x + offset) * inverse. Nothing has the square of inverse, which f32 cannot hold of extreme rows.
-__device__ __forceinline__ void store_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row,
+// Stores dx = (g + slope * x + offset) * inverse. No factor has the square of inverse, which f32 cannot hold for
+// extreme rows.
+__device__ __forceinline__ void store_row(const PrefetchedRows& prefetched, RowWalk<Tile>& walk, Row& row,
                                           const Scales& scales, const Value (&sums)[1 + CENTRED]) {
-  const Params& p = coming.p;
+  const Params& p = prefetched.p;
   const Value inverse = row.inverse;
   const Value slope = -inverse * (sums[0] * p.share);
   const Value offset = CENTRED ? -slope * row.remaining_mean() - sums[CENTRED] * p.share : Value(0);
   each_group(walk, [&](int item, i64 column) {
-    if (!HOLDS) coming.fetch_group(item, row);
+    if (!CACHES_ROW) prefetched.fetch_group(item, row);
     Value x[VECTOR], dy[VECTOR], dx[VECTOR];
     row.get_x(p, walk, item, column, x);
     row.get_dy<Reread>(args_of<Reread>(p), walk, item, column, dy);
@@ -327,11 +333,12 @@ __device__ __forceinline__ void store_row(const ComingRows& coming, RowWalk<Tile
     for (int v = 0; v < VECTOR; ++v) {
       dx[v] = (slope * x[v] + (CENTRED ? dx[v] + offset : dx[v])) * inverse;
     }
-    Epilogue::apply<VECTOR>(args_of<Epilogue>(p), Epilogue::cursor(args_of<Epilogue>(p), walk.coordinate), column, VECTOR, dx);
+    const Epilogue::Args& args = args_of<Epilogue>(p);
+    Epilogue::apply<VECTOR>(args, Epilogue::cursor(args, walk.coordinate), column, VECTOR, dx);
   });
 }
 
-// The sums of a block's slots joined in order, and stored at the elements of a row.
+// Adds the sums of a block's slots in order, and stores them at the elements of a row.
 __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& walk, Value (&sums)[ITEMS][VECTOR],
                                                 Value* gradients) {
   __shared__ Value joined[Tile::SLOTS > 1 ? THREADS : 1][VECTOR];
@@ -358,28 +365,28 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  ComingRows coming(p, memory);
+  PrefetchedRows prefetched(p, memory);
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
   walk.begin();
-  const Scales scales(p, walk, coming.end());
+  const Scales scales(p, walk, prefetched.end());
   Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
 
 #pragma unroll 1
   for (; walk.is_within(); walk.next()) {
     Row row;
-    cp_async_wait<PLACES - 1>();
-    coming.fetch_numbers(walk, row);
-    if (HOLDS) {
-      each_group(walk, [&](int item, i64) { coming.fetch_group(item, row); });
-      coming.ask();
+    cp_async_wait<STAGES - 1>();
+    prefetched.fetch_numbers(walk, row);
+    if (CACHES_ROW) {
+      each_group(walk, [&](int item, i64) { prefetched.fetch_group(item, row); });
+      prefetched.prefetch_next();
     }
     Value sums[1 + CENTRED] = {};
-    add_row(coming, walk, row, scales, gradients, sums);
+    add_row(prefetched, walk, row, scales, gradients, sums);
     team.all<Plus>(sums);
-    if (HOLDS) row.renew();
-    store_row(coming, walk, row, scales, sums);
-    if (!HOLDS) coming.ask();
+    if (CACHES_ROW) row.renew();
+    store_row(prefetched, walk, row, scales, sums);
+    if (!CACHES_ROW) prefetched.prefetch_next();
   }
 #pragma unroll
   for (int k = 0; k < GRADIENTS; ++k) store_gradients(p, walk, gradients[k], p.gradients[k]);

@@ -1,24 +1,24 @@
-// norm_forward: norms whose rows belong to one team of threads each, or to a cluster of blocks, or to neighbouring
-// blocks of a cooperative grid, as norm_forward.cuh says.
+// norm_forward: norms whose rows each belong to one team of threads, to a cluster of blocks, or to neighbouring blocks
+// of a cooperative grid, as norm_forward.cuh says.
 //
-// Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
-// read once. Of a row that is too long, chunks are read again, backwards, as the cache still has them. The estimate of
-// the mean is the average of the first chunk; where blocks share rows, or have joined rows, of TEAM groups from all over
-// the row, which each of the blocks reads, so that they agree without meeting.
-// Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
-// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with
-// workspace for each block: RowTeam::NUMBERS values, with SHARING blocks for each group of rows. OVERLAPS_PREVIOUS: as a
-// dependent launch (dependent_launch.cuh).
+// Block: one group of rows for each slot, then one grid further on, and so on; SHARING blocks share rows. A row that
+// fits on chip is read once. Chunks of a longer row are read again in reverse order, in which the cache still has them.
+// The estimate of the mean is the average of the first chunk. If blocks share a row or a normalisation group, it is the
+// average of TEAM groups from all over the row, which every block reads, so that they agree without a barrier.
+// Shared memory: RowTeam's; dynamic, with CHUNKS_RESIDENT, `slots` slots for chunks; with LOOKS_AHEAD, the next row.
+// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks. If SHARING is more than CLUSTER, the launch is
+// cooperative, with SHARING blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// OVERLAPS_PREVIOUS: it is a dependent launch (dependent_launch.cuh).
 
 #include "include/ptx/dependent_launch.cuh"
 #include "norm_forward.cuh"
 
 typedef RowTeam<Tile, Value, 2 * WIDTH, true> Team;
-typedef Either<IN_RING, RowRing<Tile>, ChunkSlots<Tile, STAYS>>::Type Slots;
+typedef Either<IN_RING, RowRing<Tile>, ChunkSlots<Tile, CHUNKS_RESIDENT>>::Type Slots;
 
-// Where blocks share rows, or have joined ones, the group of each member that `shift` is the average of: of the shared
-// row, or of the first joined one, whose mean is no further from that of all than their deviation times the root of
-// their number. It is asked for a row ahead, so that nothing waits for it when the row is there.
+// One group of each member, over which `shift` is averaged if blocks share a row or a normalisation group. In a
+// normalisation group of n rows the first one is sampled: |mean of the first row - mean| <= deviation * sqrt(n). The
+// group is loaded one row ahead, so that nothing waits for it.
 struct Sample {
   static constexpr bool ANY = CENTRED && CLUSTER * SHARING > 1;
 
@@ -37,7 +37,8 @@ struct Sample {
     i64 column;
     Value x[VECTOR];
     if (!locate(p, walk, column)) return;
-    Reread::finish<VECTOR>(args_of<Reread>(p), Reread::cursor(args_of<Reread>(p), walk.coordinate), column, VECTOR, in, x);
+    const Reread::Args& args = args_of<Reread>(p);
+    Reread::finish<VECTOR>(args, Reread::cursor(args, walk.coordinate), column, VECTOR, in, x);
     add_first(x, sums);
   }
 
@@ -47,65 +48,65 @@ struct Sample {
   }
 };
 
-// The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample.
-__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
+// The sums that `shift` is computed from: over the cached first chunk's whole groups, or over the sample.
+__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& cached,
                                            const Sample& sample, Value (&sums)[WIDTH]) {
   if constexpr (Sample::ANY) {
     sample.add(p, walk, sums);
   } else {
     walk.each_whole(0, [&](auto group, i64) {
       Value x[VECTOR];
-      held.get(args_of<Prologue>(p), group, x);
+      cached.get(args_of<Prologue>(p), group, x);
       add_first(x, sums);
     });
   }
 }
 
-// 1 / elements that `shift` is the average of. One row with a skew may have a group less than its neighbour.
+// 1 / elements in the average `shift`. With a skew, one row may have a group less than its neighbour.
 __device__ __forceinline__ Value first_share(const Params& p, Team& team, const RowWalk<Tile>& walk) {
   if constexpr (HAS_SKEW) {
     const i64 groups = walk.first_of_cluster().groups(), most = TEAM * (Sample::ANY ? 1 : ITEMS);
     Value elements[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) elements[w] = Value((groups < most ? groups : most) * VECTOR);
-    if constexpr (Tile::APART == 1) team.neighbours<Plus>(elements);
+    if constexpr (Tile::GROUP_BLOCKS == 1) team.neighbours<Plus>(elements);
     return reciprocal(elements[0]);
   } else {
     return p.first_share;
   }
 }
 
-// An estimate of each row's mean, the same in all blocks that share it.
-__device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk, const Chunk& held,
+// The estimate of each row's mean, the same in all blocks that share the row.
+__device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk, const Chunk& cached,
                                            const Sample& sample, Value (&mean)[WIDTH]) {
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
   if constexpr (CENTRED) {
     Value sums[WIDTH] = {};
-    first_sums(p, walk, held, sample, sums);
+    first_sums(p, walk, cached, sample, sums);
     team.all_of_block<Plus>(sums);
-    if constexpr (Tile::APART == 1) team.neighbours<Plus>(sums);
+    if constexpr (Tile::GROUP_BLOCKS == 1) team.neighbours<Plus>(sums);
     finish_mean(sums, first_share(p, team, walk), mean);
   }
 }
 
-// The passes over a block's rows, with the estimates of their means.
+// The passes over a block's rows, including the estimates of their means.
 struct Rows : RowPasses<Slots> {
   Team& team;
-  Sample sample;  // of the next row
+  Sample sample;  // the next row's
 
   __device__ __forceinline__ Rows(const Params& p, Team& team, void* memory, const RowWalk<Tile>& first)
       : RowPasses(p, memory), team(team) {
     sample = Sample(p, first);
   }
 
-  __device__ __forceinline__ void first_pass(RowWalk<Tile>& walk, Chunk& held, Value (&shift)[WIDTH],
+  __device__ __forceinline__ void first_pass(RowWalk<Tile>& walk, Chunk& cached, Value (&shift)[WIDTH],
                                              Value (&sums)[2 * WIDTH]) {
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
-    slots.first_pass(elements, walk, held, [&](i64 chunk, Chunk& held) {
-      if (chunk == 0) first_mean(p, team, walk, held, sample, shift);
-      add_deviations(p, walk, chunk, held, shift, sums);
+    slots.first_pass(elements, walk, cached, [&](i64 chunk, Chunk& cached) {
+      if (chunk == 0) first_mean(p, team, walk, cached, sample, shift);
+      add_deviations(p, walk, chunk, cached, shift, sums);
     });
     RowWalk<Tile> following = walk;
     following.next();
@@ -126,18 +127,18 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (; walk.is_within(); walk.next()) {
-    Chunk held;
+    Chunk cached;
     Value shift[WIDTH], sums[2 * WIDTH];
-    // What is read of the row comes while its threads meet.
+    // The loads of scale, offset and operands overlap with the reduction.
     Value scale[WIDTH] = {}, offset[WIDTH] = {};
-    rows.first_pass(walk, held, shift, sums);
+    rows.first_pass(walk, cached, shift, sums);
     Stored stored(args_of<Epilogue>(p), walk, 0);
     load_parameters(p, walk, scale, offset);
     team.all<Plus>(sums);
     team.neighbours<Plus>(sums);
-    rows.second_pass(walk, held, stored, shift, sums, scale, offset);
-    if (IS_WHOLE) break;  // nothing is kept in registers for a row that does not come
+    rows.second_pass(walk, cached, stored, shift, sums, scale, offset);
+    if (IS_WHOLE) break;  // the compiler then keeps no registers for a further row
   }
-  finish_extremes(p, rows.left, memory);
+  finish_extremes(p, rows.skipped, memory);
   team.leave();
 }

@@ -1,21 +1,23 @@
-// The stages of a forward norm over rows, which norm_forward.cu and norm_forward_turns.cu share:
-//   y = epilogue((x - mean) * inverse * scale + bias) with x = prologue(...), for each row the mean and
+// The stages of a forward norm over rows, shared by norm_forward.cu and norm_forward_pipelined.cu:
+//
+//   y = epilogue((x - mean) * inverse * scale + bias)   with x = prologue(...)
 //   inverse = 1 / sqrt(average of (x - mean)^2 + epsilon)
-// Without CENTRED the mean is 0. Scale and bias are the row's (ROW_SCALE, ROW_BIAS); those of elements are part of the
-// epilogue. JOINED neighbouring rows, the channels of a group, have mean and inverse together.
+//
+// with a mean and an inverse for each row.
+// of the epilogue. NORM_GROUP neighbouring rows, the channels of a normalisation group, share mean and inverse.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
-// Accuracy: first an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole row,
-// which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
+// Accuracy: first comes an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole
+// row correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
 // squares shows in y. Rows whose squares f32 cannot hold are normalised at the end (extreme_rows.cuh).
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
-// unbiased variance is used; HAS_EXTREMES: whether rows may be extreme (extreme_rows.cuh); ROW_SCALE, ROW_BIAS; STAYS:
-// whether chunks stay in shared memory; IN_RING: whether the chunks of one row after the other go through a ring of
-// slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether
-// the next row is asked for when a row begins; IS_WHOLE: whether each block has one group of rows, and each thread ITEMS
-// groups of a row; OPERANDS_AHEAD: groups before its turn that what Epilogue reads of a group is asked for, of rows of
-// one chunk; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW NORM_GROUP CHUNKED;
+// INDEX: u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING:
+// whether the unbiased variance is used; HAS_EXTREMES: whether rows may be extreme; ROW_SCALE, ROW_BIAS: whether each
+// row has them; CHUNKS_RESIDENT: whether chunks stay in shared memory; IN_RING: whether the chunks of successive rows
+// go through a ring of slots; AGAIN: whether rereading has a functor of its own, since Prologue stores tensors;
+// LOOKS_AHEAD: whether the next row is prefetched; IS_WHOLE: whether each block has one group of rows, and each thread
+// ITEMS groups of a row; OPERANDS_AHEAD: groups by which Epilogue's operands are prefetched, in rows of one chunk;
+// OVERLAPS_PREVIOUS: whether it is a dependent launch (dependent_launch.cuh).
 
 #pragma once
 
@@ -35,8 +37,8 @@ struct Inverse;
 struct Variance;
 constexpr bool HAS_MEAN = TRAINING && CENTRED, HAS_VARIANCE = TRAINING && RUNNING;
 
-typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX, 1, IS_WHOLE>
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, NORM_GROUP, ITEMS, SHARING,
+                CLUSTER, CHUNKED, INDEX, 1, IS_WHOLE>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
@@ -47,11 +49,11 @@ constexpr int WIDTH = Tile::WIDTH;
 struct Numbers {
   RowSizes<Tile::RANK> sizes;
   Value epsilon;
-  Value first_share;  // 1 / elements that `shift` is the average of, of a row without a skew
+  Value first_share;  // 1 / elements in the average `shift`, for rows without a skew
   Value share;        // 1 / elements of a row
-  Value unbiased;     // from the variance to the unbiased one
+  Value unbiased;     // the factor from the variance to the unbiased one
   i64 slots;
-  i64 step;  // groups from one of those that `shift` is the average of to the next
+  i64 step;  // distance, in groups, of the groups in the average `shift`
 };
 
 struct Params : Numbers,
@@ -65,19 +67,19 @@ struct Params : Numbers,
                 ArgsOf<Inverse, TRAINING>,
                 ArgsOf<Variance, HAS_VARIANCE> {};
 
-// Stands where no row can be extreme.
-struct NoLeftRows {
-  __device__ __forceinline__ bool leaves(const RowWalk<Tile>&, const Value (&)[WIDTH]) { return false; }
+// Takes the position of SkippedRows in kernels whose rows cannot be extreme.
+struct NoSkippedRows {
+  __device__ __forceinline__ bool skips(const RowWalk<Tile>&, const Value (&)[WIDTH]) { return false; }
 };
-typedef Either<HAS_EXTREMES, LeftRows<Tile>, NoLeftRows>::Type Left;
+typedef Either<HAS_EXTREMES, SkippedRows<Tile>, NoSkippedRows>::Type Skipped;
 
-// Adds what a chunk has of each row: the deviations from `shift`, then their squares.
-__device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
+// Adds a chunk to each row's sums: of the deviations from `shift`, then of their squares.
+__device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& cached,
                                                const Value (&shift)[WIDTH], Value (&sums)[2 * WIDTH]) {
-  held.begin_pass();
+  cached.begin_pass();
   walk.each(chunk, [&](auto group, i64) {
     Value deviation[group.SIZE];
-    held.get(args_of<Prologue>(p), group, deviation);
+    cached.get(args_of<Prologue>(p), group, deviation);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       deviation[v] -= shift[v % WIDTH];
@@ -87,13 +89,13 @@ __device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& w
   });
 }
 
-// Adds a group of those that `shift` is the average of.
+// Adds a group to the sums that `shift` is computed from.
 __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums)[WIDTH]) {
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// From sums; 0 where it is no finite number, since deviations from it would not be either.
+// mean = sums * share, or 0 where that is not finite, since deviations from it would be NaN.
 __device__ __forceinline__ void finish_mean(const Value (&sums)[WIDTH], Value share, Value (&mean)[WIDTH]) {
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
@@ -102,54 +104,55 @@ __device__ __forceinline__ void finish_mean(const Value (&sums)[WIDTH], Value sh
   }
 }
 
-// What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
+// Reads the elements of a thread's rows, from shared memory if chunks are resident there or the next row was
+// prefetched.
 struct Elements {
   const Params& p;
-  const StayingChunks<Prologue, Tile, STAYS> staying;
+  const ResidentChunks<Prologue, Tile, CHUNKS_RESIDENT> resident;
   NextRow<Prologue, Tile, LOOKS_AHEAD> next;
   RowWalk<Tile> ahead;  // the next row
 
   __device__ __forceinline__ Elements(const Params& p, void* memory)
-      : p(p), staying(memory, p.slots), next(memory), ahead(p.sizes) {
+      : p(p), resident(memory, p.slots), next(memory), ahead(p.sizes) {
     ahead.begin();
     next.copy(args_of<Prologue>(p), ahead);
   }
 
   __device__ __forceinline__ void copy(RowWalk<Tile>& walk, i64 chunk, int slot) const {
-    staying.copy(args_of<Prologue>(p), walk, chunk, slot);
+    resident.copy(args_of<Prologue>(p), walk, chunk, slot);
   }
 
-  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& held) {
+  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& cached) {
     if constexpr (LOOKS_AHEAD) {
-      next.load(args_of<Prologue>(p), walk, held);
+      next.load(args_of<Prologue>(p), walk, cached);
       ahead.next();
       next.copy(args_of<Prologue>(p), ahead);
     } else {
-      read<Prologue>(args_of<Prologue>(p), walk, chunk, slot, held);
+      read<Prologue>(args_of<Prologue>(p), walk, chunk, slot, cached);
     }
   }
 
-  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& held) const {
-    read<Reread>(args_of<Reread>(p), walk, chunk, slot, held);
+  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& cached) const {
+    read<Reread>(args_of<Reread>(p), walk, chunk, slot, cached);
   }
 
  private:
   template <class Same>
   __device__ __forceinline__ void read(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot,
-                                       Chunk& held) const {
-    auto&& read = held.template reading<Same>();
-    staying.load(args, walk, chunk, slot, read);
-    held.take(args, walk, chunk, read);
+                                       Chunk& cached) const {
+    auto&& read = cached.template reading<Same>();
+    resident.load(args, walk, chunk, slot, read);
+    cached.take(args, walk, chunk, read);
   }
 };
 
-// y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of
-// one for each element.
+// y = (x - shift) * factor + offset. The offset includes the correction of the shift, which costs one operation for a
+// row instead of one for each element.
 __device__ __forceinline__ void store_normalised(const Params& p, Stored& stored, RowWalk<Tile>& walk, i64 chunk,
-                                                 const Chunk& held, const Value (&shift)[WIDTH],
+                                                 const Chunk& cached, const Value (&shift)[WIDTH],
                                                  const Value (&factor)[WIDTH], const Value (&offset)[WIDTH]) {
   stored.store<Value>(args_of<Epilogue>(p), walk, chunk, [&](auto group, auto& y) {
-    held.get(args_of<Prologue>(p), group, y);
+    cached.get(args_of<Prologue>(p), group, y);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       y[v] -= shift[v % WIDTH];
@@ -164,11 +167,11 @@ __device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<
   Value mean[WIDTH];
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = shift[w] + correction[w];
-  store_number<Mean, HAS_MEAN, JOINED>(p, walk, mean);
-  store_number<Inverse, TRAINING, JOINED>(p, walk, inverse);
+  store_number<Mean, HAS_MEAN, NORM_GROUP>(p, walk, mean);
+  store_number<Inverse, TRAINING, NORM_GROUP>(p, walk, inverse);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) variance[w] *= p.unbiased;
-  store_number<Variance, HAS_VARIANCE, JOINED>(p, walk, variance);
+  store_number<Variance, HAS_VARIANCE, NORM_GROUP>(p, walk, variance);
 }
 
 __device__ __forceinline__ void load_parameters(const Params& p, const RowWalk<Tile>& walk, Value (&scale)[WIDTH],
@@ -177,23 +180,23 @@ __device__ __forceinline__ void load_parameters(const Params& p, const RowWalk<T
   load_number<Bias, ROW_BIAS>(p, walk, offset);
 }
 
-// What a block has of its rows, and the second pass over one of them, which gives y. Slots: where chunks stay between
-// the first pass, which gives the row's sums, and the second one.
+// A block's rows, and the second pass over one of them, which gives y. Slots keep its chunks after the first pass,
+// which gives the row's sums.
 template <class Slots> struct RowPasses {
   const Params& p;
   Slots slots;
   Elements elements;
-  Left left;
+  Skipped skipped;
 
   __device__ __forceinline__ RowPasses(const Params& p, void* memory)
       : p(p), slots(p.sizes, p.slots), elements(p, memory) {
     slots.begin(elements);
   }
 
-  // scale, offset: of the row.
-  __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& held, Stored& stored, const Value (&shift)[WIDTH],
-                                         const Value (&sums)[2 * WIDTH], const Value (&scale)[WIDTH],
-                                         Value (&offset)[WIDTH]) {
+  // scale, offset: those of the row.
+  __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& cached, Stored& stored,
+                                              const Value (&shift)[WIDTH], const Value (&sums)[2 * WIDTH],
+                                              const Value (&scale)[WIDTH], Value (&offset)[WIDTH]) {
     Value correction[WIDTH], variance[WIDTH], spread[WIDTH], inverse[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
@@ -202,28 +205,28 @@ template <class Slots> struct RowPasses {
       spread[w] = variance[w] + p.epsilon;
       inverse[w] = inverse_sqrt(spread[w]);
     }
-    const bool is_left = left.leaves(walk, spread);
-    if (!is_left) store_statistics(p, walk, shift, correction, variance, inverse);
+    const bool is_skipped = skipped.skips(walk, spread);
+    if (!is_skipped) store_statistics(p, walk, shift, correction, variance, inverse);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
       if (ROW_SCALE) inverse[w] *= scale[w];
       offset[w] -= correction[w] * inverse[w];
     }
-    held.begin_pass();
-    slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
-      if (!is_left) store_normalised(p, stored, walk, chunk, held, shift, inverse, offset);
+    cached.begin_pass();
+    slots.second_pass(elements, walk, cached, [&](i64 chunk, const Chunk& cached) {
+      if (!is_skipped) store_normalised(p, stored, walk, chunk, cached, shift, inverse, offset);
     });
   }
 };
 
-// Normalises the WIDTH rows at a place; all threads of the block call it.
+// Normalises the WIDTH rows at a position; all threads of the block call it.
 template <class Source>
-__device__ __forceinline__ void normalise_extreme(const Params& p, RowWalk<Tile>& walk, i64 place, f32* parts) {
+__device__ __forceinline__ void normalise_extreme(const Params& p, RowWalk<Tile>& walk, i64 position, f32* parts) {
 #pragma unroll 1
   for (int w = 0; w < WIDTH; ++w) {
-    walk.move_to_row(place);
+    walk.move_to_row(position);
     const ScaledStatistics of =
-        scaled_statistics<CENTRED, Source>(args_of<Source>(p), walk, place * WIDTH + w, p.share, p.epsilon, parts);
+        scaled_statistics<CENTRED, Source>(args_of<Source>(p), walk, position * WIDTH + w, p.share, p.epsilon, parts);
     Value scale = Value(1), bias = Value(0);
     load_one_number<Scale, ROW_SCALE>(p, walk, w, scale);
     load_one_number<Bias, ROW_BIAS>(p, walk, w, bias);
@@ -232,14 +235,16 @@ __device__ __forceinline__ void normalise_extreme(const Params& p, RowWalk<Tile>
       Epilogue::apply<1>(args_of<Epilogue>(p), Epilogue::cursor(args_of<Epilogue>(p), walk.coordinate), column, 1, y);
     });
     if (TRAINING && threadIdx.x == 0 && threadIdx.y == 0) {
-      store_one_number<Mean, HAS_MEAN, JOINED>(p, walk, w, Value((of.mean + of.correction) / of.scale));
-      store_one_number<Inverse, TRAINING, JOINED>(p, walk, w, Value(of.inverse * of.scale));
-      store_one_number<Variance, HAS_VARIANCE, JOINED>(p, walk, w, Value(of.variance / of.scale / of.scale * p.unbiased));
+      store_one_number<Mean, HAS_MEAN, NORM_GROUP>(p, walk, w, Value((of.mean + of.correction) / of.scale));
+      store_one_number<Inverse, TRAINING, NORM_GROUP>(p, walk, w, Value(of.inverse * of.scale));
+      const Value variance = of.variance / of.scale / of.scale * p.unbiased;
+      store_one_number<Variance, HAS_VARIANCE, NORM_GROUP>(p, walk, w, variance);
     }
   }
 }
 
-// Where the warps of a block join numbers at its end: of the dynamic memory, if there is some, since rows have been read.
+// Shared memory in which the warps of a block reduce numbers at its end: dynamic memory, if there is some, since the
+// rows in it are done with.
 template <bool IS_DYNAMIC> __device__ __forceinline__ f32* memory_for_extremes(void* dynamic) {
   if constexpr (IS_DYNAMIC) {
     return static_cast<f32*>(dynamic);
@@ -249,12 +254,13 @@ template <bool IS_DYNAMIC> __device__ __forceinline__ f32* memory_for_extremes(v
   }
 }
 
-// At the kernel's end: the extreme rows that the passes have left out.
-template <class Rows> __device__ __forceinline__ void finish_extremes(const Params& p, const Rows& left, void* memory) {
+// Normalises, at the kernel's end, the extreme rows that the passes skipped.
+template <class Rows>
+__device__ __forceinline__ void finish_extremes(const Params& p, const Rows& skipped, void* memory) {
   if constexpr (HAS_EXTREMES) {
-    f32* const parts = memory_for_extremes<STAYS || LOOKS_AHEAD>(memory);
-    each_left(RowWalk<Tile>(p.sizes), left, [&](RowWalk<Tile>& there, i64 place) {
-      normalise_extreme<Reread>(p, there, place, parts);
+    f32* const parts = memory_for_extremes<CHUNKS_RESIDENT || LOOKS_AHEAD>(memory);
+    each_skipped(RowWalk<Tile>(p.sizes), skipped, [&](RowWalk<Tile>& there, i64 position) {
+      normalise_extreme<Reread>(p, there, position, parts);
     });
   }
 }

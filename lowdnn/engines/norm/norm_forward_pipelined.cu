@@ -1,45 +1,45 @@
-// norm_forward_turns: norms of few and long rows, as norm_forward.cuh says. Blocks of a cooperative grid share one row
-// after the other: a row's chunks are spread over SHARING blocks, and in each of these, threads of roles
-// (row_roles.cuh) have the sums of one row and y of another.
+// norm_forward_pipelined: norms of few and long rows, as norm_forward.cuh says. The blocks of a cooperative grid share
+// each row: its chunks are spread over SHARING blocks. In each block, threads of roles (row_roles.cuh) sum one row
+// while others compute y of an earlier one.
 //
-// Block: its part of the rows of a group of SHARING blocks, then of the next grid's. A row is read once, into slots
-// where its chunks stay for the second pass. The estimate of the mean is the average of a few groups from all over the
-// row, which each of the blocks reads, so that they agree without meeting.
-// Shared memory: RowMeeting's, the places of Sample; dynamic `slots` slots of chunks.
-// Launch: THREADS x ROLES threads, any multiple of SHARING blocks, cooperative, with workspace for each block:
-// RowMeeting::AREAS times RowMeeting::NUMBERS of Told.
+// Block: its part of the rows of SHARING neighbouring blocks, then one grid further on, and so on. A row is read once,
+// into slots where its chunks stay resident for the second pass. The estimate of the mean is the average of a few
+// groups from all over the row, which every block reads, so that they agree without a barrier.
+// Shared memory: RowExchange's and Sample's; dynamic: `slots` slots for chunks.
+// Launch: THREADS x ROLES threads, any multiple of SHARING blocks, cooperative, with AREAS times NUMBERS mailboxes of
+// workspace for each block (RowExchange).
 
 #include "row_exchange.cuh"
 #include "norm_forward.cuh"
 
 typedef RowTeam<Tile, Value, 2 * WIDTH, true, true> Team;
-typedef RowMeeting<Team, 2 * WIDTH, (JOINED > 1)> Meeting;
+typedef RowExchange<Team, 2 * WIDTH, (NORM_GROUP > 1)> Exchange;
 typedef RowStages<Tile, sizeof(Prologue::Loaded<VECTOR>)> Slots;
 
-// The groups of MEMBERS of a team that `shift` is the average of, from all over the row. They come with the row's first
-// chunk.
+// One group of each of MEMBERS members of a team, from all over the row, over which `shift` is averaged. They are
+// copied with the row's first chunk.
 struct Sample {
   static constexpr int MEMBERS = TEAM < 4 ? TEAM : 4, ROWS = 8;
-  static_assert(ROWS > MOST_ROWS, "a row's place is another's when it has been used");
+  static_assert(ROWS > MOST_ROWS, "a row's sample is overwritten only after its use");
 
   typedef Reread::Loaded<VECTOR> Loaded;
-  Loaded (*const places)[MEMBERS * SIDE];  // [ROWS]
-  u32 row = 0;                             // of this role, in turn
+  Loaded (*const entries)[MEMBERS * SIDE];  // [ROWS]
+  u32 row = 0;                              // rows that this role has passed
 
-  __device__ __forceinline__ Sample() : places(memory()) {}
+  __device__ __forceinline__ Sample() : entries(memory()) {}
 
-  // Copies what is read of the next row, by the threads that copy.
+  // Copies the sampled groups of the next row; for the threads that copy.
   __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk) {
-    const u32 place = row++ % ROWS;
+    const u32 entry = row++ % ROWS;
     i64 column;
     if (!CENTRED || walk.member() >= MEMBERS || !walk.locate(walk.member() * p.step, column)) return;
     const Reread::Args& args = args_of<Reread>(p);
-    Reread::copy<VECTOR>(args, Reread::cursor(args, walk.coordinate), column, VECTOR, places[place][threadIdx.x]);
+    Reread::copy<VECTOR>(args, Reread::cursor(args, walk.coordinate), column, VECTOR, entries[entry][threadIdx.x]);
   }
 
-  // Adds what one side has of the next row.
+  // Adds the sampled groups of the next row to this side's sums.
   __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, Value (&sums)[WIDTH]) {
-    const u32 place = row++ % ROWS;
+    const u32 entry = row++ % ROWS;
     const Reread::Args& args = args_of<Reread>(p);
 #pragma unroll
     for (int member = 0; member < MEMBERS; ++member) {
@@ -47,7 +47,7 @@ struct Sample {
       if (!walk.locate(member * p.step, column)) continue;
       Loaded in;
       Value x[VECTOR];
-      Reread::fetch<VECTOR>(places[place][member * SIDE + threadIdx.x % SIDE], in);
+      Reread::fetch<VECTOR>(entries[entry][member * SIDE + threadIdx.x % SIDE], in);
       Reread::finish<VECTOR>(args, Reread::cursor(args, walk.coordinate), column, VECTOR, in, x);
       add_first(x, sums);
     }
@@ -60,12 +60,12 @@ struct Sample {
   }
 };
 
-// What threads of each role do for one row after the other.
-struct Turns {
+// The loops of the roles over rows.
+struct Pipeline {
   const Params& p;
   RowPasses<Slots>& passes;
   Sample sample;
-  Meeting meeting;
+  Exchange exchange;
 
   __device__ __forceinline__ void copy_rows(RowWalk<Tile>& walk) {
 #pragma unroll 1
@@ -80,13 +80,13 @@ struct Turns {
   __device__ __forceinline__ void sum_rows(RowWalk<Tile>& walk) {
 #pragma unroll 1
     for (; walk.is_within(); walk.next()) {
-      Chunk held;
+      Chunk cached;
       Value shift[WIDTH], sums[2 * WIDTH] = {};
       get_shift(shift);
-      passes.slots.first_pass(passes.elements, walk, held, [&](i64 chunk, Chunk& held) {
-        add_deviations(p, walk, chunk, held, shift, sums);
+      passes.slots.first_pass(passes.elements, walk, cached, [&](i64 chunk, Chunk& cached) {
+        add_deviations(p, walk, chunk, cached, shift, sums);
       });
-      meeting.hand_over<Plus>(sums);
+      exchange.hand_over<Plus>(sums);
     }
   }
 
@@ -95,16 +95,16 @@ struct Turns {
     load_parameters(p, walk, scale, offset);
 #pragma unroll 1
     while (walk.is_within()) {
-      Chunk held;
+      Chunk cached;
       Value shift[WIDTH], sums[2 * WIDTH];
       Stored stored(args_of<Epilogue>(p), walk, 0);
       get_shift(shift);
-      meeting.take(sums);
+      exchange.take(sums);
       RowWalk<Tile> following = walk;
       following.next();
       Value next_scale[WIDTH] = {}, next_offset[WIDTH] = {};
-      load_parameters(p, following, next_scale, next_offset);  // come while the row before them is stored
-      passes.second_pass(walk, held, stored, shift, sums, scale, offset);
+      load_parameters(p, following, next_scale, next_offset);  // arrive while this row is stored
+      passes.second_pass(walk, cached, stored, shift, sums, scale, offset);
       walk = following;
 #pragma unroll
       for (int w = 0; w < WIDTH; ++w) {
@@ -114,36 +114,36 @@ struct Turns {
     }
   }
 
-  __device__ __forceinline__ void hear_rows(RowWalk<Tile>& walk) {
+  __device__ __forceinline__ void poll_rows(RowWalk<Tile>& walk) {
 #pragma unroll 1
-    for (; walk.is_within(); walk.next()) meeting.hear<Plus>();
+    for (; walk.is_within(); walk.next()) exchange.collect<Plus>();
   }
 
-  __device__ __forceinline__ void tell_rows(RowWalk<Tile>& walk) {
+  __device__ __forceinline__ void post_rows(RowWalk<Tile>& walk) {
     begin_row(0, walk);
 #pragma unroll 1
     while (walk.is_within()) {
       walk.next();
-      begin_row(meeting.turn + 1, walk);
-      meeting.tell<Plus>();
+      begin_row(exchange.sequence + 1, walk);
+      exchange.post<Plus>();
     }
   }
 
  private:
-  // Keeps the estimate of a row's mean, if there is one, for its passes.
+  // Publishes the estimate of a row's mean, if it needs one, to both passes.
   __device__ __forceinline__ void begin_row(u32 number, RowWalk<Tile>& walk) {
     if (!CENTRED || !walk.is_within()) return;
     Value sums[WIDTH] = {}, shift[WIDTH];
     passes.slots.wait_for_row();
     sample.add(p, walk, sums);
-    meeting.join_rows<Plus>(sums);
+    exchange.join_rows<Plus>(sums);
     finish_mean(sums, p.first_share, shift);
-    meeting.keep(number, shift);
+    exchange.publish_estimate(number, shift);
   }
 
   __device__ __forceinline__ void get_shift(Value (&shift)[WIDTH]) const {
     if constexpr (CENTRED) {
-      meeting.get_kept(shift);
+      exchange.get_estimate(shift);
     } else {
 #pragma unroll
       for (int w = 0; w < WIDTH; ++w) shift[w] = Value(0);
@@ -157,18 +157,18 @@ extern "C" __global__ void __launch_bounds__(ROLES * THREADS, RESIDENT)
   RowWalk<Tile> walk(p.sizes);
   walk.begin();
   RowPasses<Slots> passes(p, memory);
-  Turns turns{p, passes, Sample(), meeting_of_block<Meeting>(p)};
+  Pipeline pipeline{p, passes, Sample(), exchange_of_block<Exchange>(p)};
 
   if (role() == COPYING) {
-    turns.copy_rows(walk);
+    pipeline.copy_rows(walk);
   } else if (role() == FIRST_PASS) {
-    turns.sum_rows(walk);
+    pipeline.sum_rows(walk);
   } else if (role() == SECOND_PASS) {
-    turns.store_rows(walk);
+    pipeline.store_rows(walk);
   } else {
-    turns.meeting.begin_turns();
-    if (role() == HEARING) turns.hear_rows(walk);
-    else turns.tell_rows(walk);
+    pipeline.exchange.clear_mailboxes();
+    if (role() == POLLING) pipeline.poll_rows(walk);
+    else pipeline.post_rows(walk);
   }
-  finish_extremes(p, passes.left, memory);
+  finish_extremes(p, passes.skipped, memory);
 }

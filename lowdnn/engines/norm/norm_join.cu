@@ -1,21 +1,22 @@
-// norm_join: the gradients of scale and bias from sums of blocks (norm_backward_summing) or samples (norm_backward):
+// norm_join: adds partial gradients of scale and bias, one for each block (norm_backward_summing) or for each sample
+// (norm_backward):
 //   gradient[e] = epilogue(sum over p of partials[p][e])
 //
 // Layouts: partials packed, [count][elements]; the gradient in any strides over RANK axes, its elements numbered with
 // the last axis fastest.
-// Block: blockIdx.x has COLUMNS neighbouring elements, blockIdx.y the gradient. Row r of its THREADS / COLUMNS rows of
-// threads sums the partials r, r + rows, ... in this order; then the rows are joined as a tree.
-// Shared memory (static): a number of each thread.
+// Block: COLUMNS neighbouring elements, numbered by blockIdx.x, of gradient blockIdx.y. Each row r of the THREADS /
+// COLUMNS rows of threads sums the partials r, r + rows, ... in this order; then the rows are added as a tree.
+// Shared memory (static): one number for each thread.
 // Launch: THREADS threads, ceil(elements / COLUMNS) x GRADIENTS blocks.
-// Macros: THREADS COLUMNS; GRADIENTS: 1 (dscale) or 2 (dscale and dbias); OVERLAPS_PREVIOUS: as a dependent launch
-// (dependent_launch.cuh); INDEX: u32 below 2^31 elements, else i64.
+// Macros: THREADS COLUMNS; GRADIENTS: 1 (dscale) or 2 (dscale and dbias); OVERLAPS_PREVIOUS: whether it is a dependent
+// launch (dependent_launch.cuh); INDEX: u32 below 2^31 elements, else i64.
 
 #include "include/math/division.cuh"
 #include "include/optional.cuh"
 #include "include/ptx/dependent_launch.cuh"
 #include "generated.cuh"
 
-struct BiasGradient;  // which a kernel may be without
+struct BiasGradient;  // optional
 
 typedef ScaleGradient::Accumulator Value;
 constexpr int RANK = ScaleGradient::RANK, ROWS = THREADS / COLUMNS;
@@ -37,7 +38,7 @@ template <class Target> __device__ __forceinline__ void finish(const Params& p, 
   Target::template apply<1>(args, Target::cursor(args, coordinate), coordinate[RANK - 1], 1, result);
 }
 
-// Finishes the gradient that this block has.
+// Finishes an element of this block's gradient.
 template <class Bias> __device__ __forceinline__ void finish_own(const Params& p, i64 element, Value total) {
   if constexpr (GRADIENTS > 1) {
     if (blockIdx.y == 1) {

@@ -1,7 +1,9 @@
-"""``norm_rows``: norms over any axes, forward and backward: each row is owned by a team of threads, which reads it once
-and holds it in registers and shared memory. Few and long rows, as those of batch normalisation, are shared by the
-blocks of a cluster or of a whole cooperative grid; what does not fit on chip then is read twice. Where there are many
-rows that no cluster holds, as images of normalised channels, all blocks share one after the other, and read each once.
+"""``norm_rows``: norms over any axes, forward and backward.
+
+A team of threads owns each row, reads it once, and keeps it in registers and shared memory. The blocks of a cluster, or
+of a whole cooperative grid, share few and long rows such as those of batch normalisation; what does not fit on chip
+even then is read twice. If there are many rows that no cluster can hold, such as normalised channels of images, all
+blocks share one row after the other and read each once.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from lowdnn.ops.norm_forward import NormForward
 
 
 class NormRows(RowEngine):
-    """See the module's docstring."""
+    """Norms by rows, as the module's docstring says."""
 
     name = "norm_rows"
     index = 20

@@ -1,4 +1,4 @@
-"""Passes of reductions and pointwise operations, one after the other, written operation by operation."""
+"""A builder of graphs in several passes, each a reduction or pointwise operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REDUCTION, _POINTWISE = ReductionEngine(), PointwiseEngine()
 
 @dataclass(frozen=True)
 class Part:
-    """One pass, and the engine that runs it."""
+    """The graph of one pass, and the engine that runs it."""
 
     engine: Engine
     graph: OperationGraph
@@ -31,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes in order, and the tensors between them that the graph lacks."""
+    """The passes in order, and the tensors in the workspace that connect them."""
 
     parts: tuple[Part, ...]
     in_workspace: tuple[Tensor, ...]
@@ -58,14 +58,14 @@ class PassBuilder:
         return Passes(tuple(self._parts), tuple(self._in_workspace))
 
     def close_reduction(self) -> None:
-        """The operations so far are a reduction with pointwise operations around it."""
+        """Ends a pass that is a reduction with pointwise operations around it."""
         self._close(_REDUCTION)
 
     def close_pointwise(self) -> None:
         self._close(_POINTWISE)
 
     def add(self, operations: Iterable[Operation]) -> None:
-        """Operations of the graph, as they are."""
+        """Adds operations of the graph unchanged."""
         self._operations += operations
 
     def reduce(self, operator: ReduceTensorOp, x: Tensor, y: Tensor) -> None:
@@ -77,7 +77,7 @@ class PassBuilder:
     def pointwise(
         self, mode: PointwiseMode, x: Tensor, b: Tensor | None = None, output: Tensor | None = None, factor: float = 1.0
     ) -> Tensor:
-        """factor: of the last operand."""
+        """Adds a pointwise operation and returns its output.  factor: the scalar factor of the last operand."""
         like = x if b is None or x.dims == output_dims({"x": x.dims, "b": b.dims}) else b
         y = self.virtual(like) if output is None else output
         alpha1, alpha2 = (factor, 1.0) if b is None else (1.0, factor)
@@ -86,12 +86,12 @@ class PassBuilder:
         return y
 
     def store(self, value: Tensor, wanted: Tensor | None) -> None:
-        """A copy of ``value`` in a tensor of the graph, where it is not that tensor itself."""
+        """Copies ``value`` to a tensor of the graph, unless it is that tensor."""
         if wanted is not None and wanted.uid != value.uid:
             self.pointwise(PointwiseMode.IDENTITY, value, output=wanted)
 
     def finite(self, value: Tensor, output: Tensor) -> None:
-        """``value``, or 0 where it is no finite number."""
+        """Writes ``value`` to ``output``, or 0 where it is not a finite number."""
         rest = self.pointwise(PointwiseMode.SUB, value, value)
         is_finite = self.pointwise(PointwiseMode.CMP_EQ, rest, rest)
         zero = replace(self.of_dims((1,) * value.rank), is_virtual=False, constant_value=0.0)
@@ -99,14 +99,14 @@ class PassBuilder:
         self._operations.append(PointwiseOperation(select, x=value, b=zero, t=is_finite, y=output))
 
     def carry_on(self, value: Tensor, factor: Tensor | None, before: Tensor | None, after: Tensor | None) -> None:
-        """Running statistics, where there are any."""
+        """Updates a running statistic, if there is one."""
         if factor is not None and before is not None and after is not None:
             uids = count(self._last_uid + 1)
             self._operations += carried_on(value, factor, before, after, self._compute_type, uids)
             self._last_uid = next(uids)
 
     def exact(self, wanted: Tensor | None, dims: tuple[int, ...]) -> Tensor:
-        """A tensor in memory in the type of the arithmetic: ``wanted`` itself, or one in the workspace."""
+        """A tensor in memory of the arithmetic's type: ``wanted`` itself, or a new one in the workspace."""
         if wanted is not None and wanted.data_type is self._compute_type:
             return wanted
         tensor = replace(self.of_dims(dims), is_virtual=False)
@@ -118,12 +118,12 @@ class PassBuilder:
         return replace(self.of_dims(like.dims), strides=like.strides)
 
     def of_dims(self, dims: tuple[int, ...]) -> Tensor:
-        """A new virtual tensor, packed."""
+        """A new virtual tensor with packed strides."""
         self._last_uid += 1
         return Tensor(self._last_uid, self._compute_type, dims, packed_strides(dims), 16, is_virtual=True)
 
     def _close(self, engine: Engine) -> None:
-        """Ends a pass; one that stores nothing, because nobody reads its result, is left out."""
+        """Ends a pass, and drops it if it stores nothing because nobody reads its result."""
         stored = (tensor for op in self._operations for tensor in outputs_of(op).values() if not tensor.is_virtual)
         if next(stored, None) is not None:
             self._parts.append(Part(engine, OperationGraph(self._operations)))

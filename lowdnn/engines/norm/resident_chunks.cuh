@@ -1,26 +1,26 @@
-// Chunks of a row (rows.cuh) that stay in shared memory from their first use to the second.
+// Chunks of a row (rows.cuh) that stay resident in shared memory from the first pass over the row to the second.
 //
-// Which of them do, and in which order they are used, is the matter of ChunkSlots and of RowRing. Both run over a row
-// twice, `use(chunk, held)` at a time, with what a kernel has of its rows: `elements` has
-//   copy(walk, chunk, slot)              asks for a chunk's copy in a slot,
-//   load(walk, chunk, slot, held)        reads it from there for the first time,
-//   load_again(walk, chunk, slot, held)  and for the second.
+// ChunkSlots and RowRing decide which chunks do, and in which order they are used. Both run over a row twice and call
+// `use(chunk, cached)`. A kernel's `elements` has
+//   copy(walk, chunk, slot)                begins the copy of a chunk to a slot,
+//   load(walk, chunk, slot, cached)        reads it from there in the first pass,
+//   load_again(walk, chunk, slot, cached)  reads it in the second pass.
 
 #pragma once
 
 #include "include/cp_async.cuh"
 #include "include/rows/row_chunks.cuh"
 
-// Slots for the first chunks of a row, which are copied there all at once. Where a row has more chunks than slots, the
-// last RING slots are used again and again: by the later chunks on the way to the last one, and by those that did not
-// stay on the way back. A group of copies is closed with each chunk, also where there is nothing to copy, so that the
-// number of groups behind a chunk's own is known.
+// Slots for the first chunks of a row, all of which are copied at once. If a row has more chunks than slots, the last
+// RING slots form a ring: later chunks go through it on the way to the last one, and those that are not resident on the
+// way back. A group of copies is committed with each chunk, even an empty one, so that the number of groups committed
+// after a chunk's own is known.
 //
-// A row has at least as many chunks as slots, and more than RING of these where it has more. Without ANY there are no
-// slots.
+// A row has at least as many chunks as slots; if it has more, there are more than RING slots. Without ANY there are
+// none.
 template <class Tile, bool ANY> struct ChunkSlots {
-  static constexpr int RING = 3;  // two are on their way when one is used
-  static constexpr int FIRST_GROUPS = 16;  // at least, closed before the first chunk is used
+  static constexpr int RING = 3;  // two chunks are in flight while one is used
+  static constexpr int FIRST_GROUPS = 16;  // groups committed at least before the first chunk is used
 
   const int chunks, count;
 
@@ -29,9 +29,9 @@ template <class Tile, bool ANY> struct ChunkSlots {
 
   template <class Elements> __device__ __forceinline__ void begin(Elements&) {}
 
-  // Walks to the last chunk, which `held` has then.
-  template <class Elements, class Held, class Use>
-  __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, Held& held, Use use) const {
+  // Walks to the last chunk, which remains in `cached`.
+  template <class Elements, class Cached, class Use>
+  __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, Cached& cached, Use use) const {
     if constexpr (ANY) {
 #pragma unroll 1
       for (int chunk = 0; chunk < count; ++chunk) close(true, elements, walk, chunk);
@@ -43,39 +43,39 @@ template <class Tile, bool ANY> struct ChunkSlots {
         if (chunk < count) cp_async_wait<FIRST_GROUPS - 1>();
         else cp_async_wait<RING - 1>();
       }
-      elements.load(walk, chunk, of(chunk), held);
+      elements.load(walk, chunk, of(chunk), cached);
       const int later = chunk + RING;
       close(later >= count && later < chunks, elements, walk, later);
-      use(chunk, held);
+      use(chunk, cached);
     }
   }
 
-  // And back from it.
-  template <class Elements, class Held, class Use>
-  __device__ __forceinline__ void second_pass(Elements& elements, RowWalk<Tile>& walk, Held& held, Use use) const {
-    use(chunks - 1, held);
+  // Walks back from the last chunk.
+  template <class Elements, class Cached, class Use>
+  __device__ __forceinline__ void second_pass(Elements& elements, RowWalk<Tile>& walk, Cached& cached, Use use) const {
+    use(chunks - 1, cached);
     go_back(elements, walk, chunks - 1);
 #pragma unroll 1
     for (int chunk = chunks - 2; chunk >= 0; --chunk) {
       if constexpr (ANY) {
-        if (chunk >= staying()) cp_async_wait<RING - 1>();
+        if (chunk >= resident()) cp_async_wait<RING - 1>();
       }
-      elements.load_again(walk, chunk, of(chunk), held);
+      elements.load_again(walk, chunk, of(chunk), cached);
       go_back(elements, walk, chunk);
-      use(chunk, held);
+      use(chunk, cached);
     }
   }
 
  private:
-  __device__ __forceinline__ int staying() const { return chunks == count ? count : count - RING; }
+  __device__ __forceinline__ int resident() const { return chunks == count ? count : count - RING; }
 
   __device__ __forceinline__ int of(int chunk) const {
-    return chunk < staying() ? chunk : staying() + (chunk - staying()) % RING;
+    return chunk < resident() ? chunk : resident() + (chunk - resident()) % RING;
   }
 
   template <class Elements>
   __device__ __forceinline__ void go_back(Elements& elements, RowWalk<Tile>& walk, int chunk) const {
-    close(chunk - RING >= staying(), elements, walk, chunk - RING);
+    close(chunk - RING >= resident(), elements, walk, chunk - RING);
   }
 
   template <class Elements>
@@ -87,16 +87,16 @@ template <class Tile, bool ANY> struct ChunkSlots {
   }
 };
 
-// Slots in a ring with room for all chunks of a row, which those of one row after the other go through: when a chunk is
-// needed no more, its slot is for the one `count` behind it, of the next row or a later one. So memory goes on working
-// while the threads of a row meet.
+// A ring of slots with room for at least all chunks of a row, which successive rows go through. Once a chunk has been
+// used for the last time, its slot is refilled with the chunk `count` positions later, of the next row or a later one.
+// So memory does not idle while the threads of a row wait at barriers.
 template <class Tile> struct RowRing {
-  static constexpr int MOST_PENDING = 15;  // of the groups behind a chunk's own, that are told apart
+  static constexpr int MOST_PENDING = 15;  // groups after a chunk's own that a wait can leave pending, at most
 
   const int chunks, count;
-  RowWalk<Tile> ahead;  // the row with the chunk that is asked for next
-  int next = 0;         // this chunk
-  int first = 0;        // slot of the first chunk of the row at hand
+  RowWalk<Tile> ahead;  // the row of the chunk that is copied next
+  int next = 0;         // the chunk that is copied next
+  int first = 0;        // the slot of the first chunk of the row at hand
 
   __device__ __forceinline__ RowRing(const RowSizes<Tile::RANK>& sizes, i64 count)
       : chunks(int(Tile::chunks(sizes))), count(int(count)), ahead(sizes) {}
@@ -107,22 +107,23 @@ template <class Tile> struct RowRing {
     for (int slot = 0; slot < count; ++slot) fill(elements, slot);
   }
 
-  template <class Elements, class Held, class Use>
-  __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, const Held& held, Use use) const {
+  template <class Elements, class Cached, class Use>
+  __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, const Cached& cached,
+                                             Use use) const {
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      Held one = held;
+      Cached one = cached;
       cp_async_wait_for<0, MOST_PENDING>(count - 1 - chunk);
       elements.load(walk, chunk, of(chunk), one);
       use(chunk, one);
     }
   }
 
-  template <class Elements, class Held, class Use>
-  __device__ __forceinline__ void second_pass(Elements& elements, RowWalk<Tile>& walk, const Held& held, Use use) {
+  template <class Elements, class Cached, class Use>
+  __device__ __forceinline__ void second_pass(Elements& elements, RowWalk<Tile>& walk, const Cached& cached, Use use) {
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      Held one = held;
+      Cached one = cached;
       elements.load_again(walk, chunk, of(chunk), one);
       fill(elements, of(chunk));
       use(chunk, one);
@@ -145,33 +146,33 @@ template <class Tile> struct RowRing {
   }
 };
 
-// What a functor reads of the chunks, in their slots: [count][Tile::HELD][threads]. Each thread has places of its own
-// there, with zeros where the row has no group: so no register waits for whether it has. Without ANY chunks are read
-// from device memory.
-template <class Source, class Tile, bool ANY> struct StayingChunks {
+// A functor's operands for the resident chunks: [count][Tile::THREAD_GROUPS][threads]. Each thread has entries of its
+// own, which are 0 where the row has no group, so that loads need no predicate. Without ANY chunks are read from device
+// memory.
+template <class Source, class Tile, bool ANY> struct ResidentChunks {
   typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
 
-  Loaded* const first;  // of all threads
+  Loaded* const first;  // the entries of all threads
   const i64 count;
 
-  __device__ __forceinline__ StayingChunks(void* memory, i64 count)
+  __device__ __forceinline__ ResidentChunks(void* memory, i64 count)
       : first(static_cast<Loaded*>(memory)), count(count) {}
 
-  // Where the next area may begin.
-  __device__ __forceinline__ void* end() const { return first + count * (Tile::HELD * Tile::BLOCK_SIZE); }
+  // The end of this object's shared memory.
+  __device__ __forceinline__ void* end() const { return first + count * (Tile::THREAD_GROUPS * Tile::BLOCK_SIZE); }
 
   __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                        int slot) const {
     if constexpr (ANY) {
-      const auto ask = [&](auto group, i64 column) {
+      const auto copy_group = [&](auto group, i64 column) {
         Source::template copy<group.SIZE>(args, Source::cursor(args, walk.coordinate), column, group.SIZE,
-                                          place(slot, group.item));
+                                          at(slot, group.item));
       };
-      walk.each_whole(chunk, ask, [&](int item) { place(slot, item) = {}; });
+      walk.each_whole(chunk, copy_group, [&](int item) { at(slot, item) = {}; });
     }
   }
 
-  // A chunk for a functor that reads the same tensors; what lies beside whole vectors has no place to stay.
+  // Loads a chunk for a functor that reads the same tensors. Elements outside whole vectors are never resident.
   template <class Same>
   __device__ __forceinline__ void load(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot,
                                        ReadChunk<Same, Tile>& read) const {
@@ -188,12 +189,12 @@ template <class Source, class Tile, bool ANY> struct StayingChunks {
     typedef typename ReadChunk<Same, Tile>::Loaded Copied;
     static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
 #pragma unroll
-    for (int item = 0; item < Tile::HELD; ++item) {
-      Same::template fetch<Tile::VECTOR_SIZE>(reinterpret_cast<const Copied&>(place(slot, item)), read.in.whole[item]);
+    for (int item = 0; item < Tile::THREAD_GROUPS; ++item) {
+      Same::template fetch<Tile::VECTOR_SIZE>(reinterpret_cast<const Copied&>(at(slot, item)), read.in.whole[item]);
     }
   }
 
-  __device__ __forceinline__ Loaded& place(int slot, int item) const {
-    return first[(slot * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x];
+  __device__ __forceinline__ Loaded& at(int slot, int item) const {
+    return first[(slot * Tile::THREAD_GROUPS + item) * Tile::BLOCK_SIZE + threadIdx.x];
   }
 };

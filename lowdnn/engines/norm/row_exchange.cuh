@@ -1,8 +1,8 @@
-// How blocks of a cooperative grid that share one row after the other join what each has of it, by threads of roles
-// (row_roles.cuh): the first pass hands its sums over, some threads tell them, some hear those of all blocks, and the
-// second pass takes what they join to.
+// The exchange of a row's sums among the blocks of a cooperative grid that share it, by threads of roles
+// (row_roles.cuh). The first pass hands its sums over, one warp posts them to the block's mailboxes, other threads poll
+// those of all blocks, and the second pass takes the totals.
 //
-// Order of summation: as in row_team.cuh; joined rows one after the other before the blocks.
+// Order of summation: as in row_team.cuh; the rows of a normalisation group in order, before the blocks.
 
 #pragma once
 
@@ -11,67 +11,68 @@
 #include "include/rows/row_team.cuh"
 #include "mailbox.cuh"
 
-// Joins COUNT numbers of each thread: WIDTH of one kind, then those of the next. TOGETHER: whether joined rows are told
-// as one. Before the first pass over a row those that tell may keep WIDTH numbers of each side for both passes.
-template <class Team, int COUNT, bool TOGETHER> struct RowMeeting {
+// Reduces COUNT numbers of each thread: WIDTH of one kind, then those of the next. TOGETHER: whether the rows of a
+// normalisation group are posted as one. Before the first pass over a row, the posting warp may publish WIDTH estimates
+// for each side to both passes.
+template <class Team, int COUNT, bool TOGETHER> struct RowExchange {
   typedef typename Team::Tile Tile;
   typedef typename Team::Number T;
 
   static constexpr int WIDTH = Tile::WIDTH, WARPS = Tile::BLOCK_SIZE / WARP_SIZE;
-  static constexpr int JOINED_ROWS = TOGETHER ? Tile::JOINED_ROWS : 1;
-  static constexpr int GROUPS = Tile::SIDE_SIZE * WIDTH / JOINED_ROWS;  // of a block's rows, that are told as one each
-  static constexpr int NUMBERS = COUNT / WIDTH * GROUPS;                // that a block tells
-  static constexpr int HEARERS = Tile::BLOCK_SIZE - TELLERS;
-  // Threads that hear a number, each of as many blocks as it can ask for at once.
-  static constexpr int MOST_SHARES = NUMBERS * 8 < HEARERS ? 8 : HEARERS / NUMBERS;
+  static constexpr int GROUP_ROWS = TOGETHER ? Tile::GROUP_ROWS : 1;
+  static constexpr int GROUPS = Tile::SIDE_SIZE * WIDTH / GROUP_ROWS;  // of a block's rows, each posted as one
+  static constexpr int NUMBERS = COUNT / WIDTH * GROUPS;               // that a block posts
+  static constexpr int POLLERS = Tile::BLOCK_SIZE - POSTERS;
+  // Threads that poll one number, each from as many blocks as it can load at once.
+  static constexpr int MOST_SHARES = NUMBERS * 8 < POLLERS ? 8 : POLLERS / NUMBERS;
   static constexpr int WANTED_SHARES = (Tile::BLOCKS + Team::AT_ONCE - 1) / Team::AT_ONCE;
   static constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
   static constexpr int RESULTS = 4;  // rows whose results wait for the second pass
-  // Rows that what is told has areas for. A block tells of a row when it has heard of the one MOST_ROWS before: so all
-  // have told of that, and heard of the one twice as many before.
+  // Rows that the mailboxes have room for. A block posts the sums of a row when it has the totals of the one MOST_ROWS
+  // before it. So all blocks have posted that one, and are done polling for the row twice as many before.
   static constexpr int AREAS = 16;
-  static_assert(AREAS >= 2 * MOST_ROWS, "no area is told in that is heard");
+  static_assert(AREAS >= 2 * MOST_ROWS, "no mailbox is posted to while it is polled");
 
   struct Shared {
     T parts[COUNT][Team::PARTS][Tile::SIDE_SIZE];
     T shares[2][SHARES > 1 ? SHARES * NUMBERS : 1];
     T results[RESULTS][NUMBERS];
-    T kept[RESULTS][Tile::SIDE_SIZE * WIDTH];  // of each row
-    T rows[Tile::SIDE_SIZE * WIDTH];           // before those that are joined are
-    // Barriers: the parts are there, they are told; of a row, what is kept is there, the first pass is over and all is
-    // heard, the second pass has it.
-    u64 handed, taken, begun[RESULTS], known[RESULTS], used[RESULTS];
+    T estimates[RESULTS][Tile::SIDE_SIZE * WIDTH];  // for each row
+    T rows[Tile::SIDE_SIZE * WIDTH];           // scratch for the reduction over normalisation groups
+    // Barriers: the parts are there; they are posted. For each row: its estimates are there; the first pass is over and
+    // the totals are there; the second pass has read them.
+    u64 handed, taken, estimated[RESULTS], known[RESULTS], used[RESULTS];
   };
 
   Shared& shared;
-  T* const partials;  // in device memory: AREAS of Told, NUMBERS of each block
-  u32 turn = 0;       // of this role
+  T* const partials;  // in device memory: Mailbox [AREAS][blocks][NUMBERS]
+  u32 sequence = 0;       // of this role's row
 
-  __device__ __forceinline__ RowMeeting(Shared& shared, T* partials) : shared(shared), partials(partials) {}
+  __device__ __forceinline__ RowExchange(Shared& shared, T* partials) : shared(shared), partials(partials) {}
 
-  // Before the threads of the block meet.
+  // To be called before the barrier of the block's threads.
   __device__ __forceinline__ void begin() const {
-    if (role() != TELLING || threadIdx.x > 0) return;
+    if (role() != POSTING || threadIdx.x > 0) return;
     mbarrier_init(shared_address(&shared.handed), WARPS);
     mbarrier_init(shared_address(&shared.taken), 1);
     for (int i = 0; i < RESULTS; ++i) {
-      mbarrier_init(shared_address(shared.begun + i), 1);
+      mbarrier_init(shared_address(shared.estimated + i), 1);
       mbarrier_init(shared_address(shared.known + i), 2 * WARPS - 1);
       mbarrier_init(shared_address(shared.used + i), WARPS);
     }
   }
 
-  // Called by the threads that tell and hear before any block tells something: nothing is told yet.
-  __device__ __forceinline__ void begin_turns() const {
-    for (int place = threadIdx.x; place < AREAS * NUMBERS; place += Tile::BLOCK_SIZE) {
-      told_in_area(place / NUMBERS)[place % NUMBERS].clear();
+  // To be called by the posting and polling threads before any block posts: marks this block's mailboxes as empty.
+  __device__ __forceinline__ void clear_mailboxes() const {
+    for (int entry = threadIdx.x; entry < AREAS * NUMBERS; entry += Tile::BLOCK_SIZE) {
+      mailboxes_in(entry / NUMBERS)[entry % NUMBERS].clear();
     }
-    grid_sync(threadIdx.x == 0, [] { named_barrier(1 + HEARING, Tile::BLOCK_SIZE); });
+    grid_sync(threadIdx.x == 0, [] { named_barrier(1 + POLLING, Tile::BLOCK_SIZE); });
   }
 
-  // Joins what threads that tell have of joined rows.
+  // Reduces the posting threads' values over the rows of each normalisation group.
   template <class Operator> __device__ __forceinline__ void join_rows(T (&values)[WIDTH]) const {
-    if constexpr (JOINED_ROWS > 1) {
+    if constexpr (GROUP_ROWS > 1) {
       if (threadIdx.x < Tile::SIDE_SIZE) {
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w) shared.rows[threadIdx.x * WIDTH + w] = values[w];
@@ -79,76 +80,76 @@ template <class Team, int COUNT, bool TOGETHER> struct RowMeeting {
       __syncwarp();
 #pragma unroll
       for (int w = 0; w < WIDTH; ++w) {
-        const int first = (threadIdx.x % Tile::SIDE_SIZE * WIDTH + w) / JOINED_ROWS * JOINED_ROWS;
+        const int first = (threadIdx.x % Tile::SIDE_SIZE * WIDTH + w) / GROUP_ROWS * GROUP_ROWS;
         values[w] = shared.rows[first];
 #pragma unroll
-        for (int row = 1; row < JOINED_ROWS; ++row) values[w] = Operator::join(values[w], shared.rows[first + row]);
+        for (int row = 1; row < GROUP_ROWS; ++row) values[w] = Operator::join(values[w], shared.rows[first + row]);
       }
       __syncwarp();
     }
   }
 
-  // Keeps numbers of row `number` of this block, when the one RESULTS before is no longer needed.
-  __device__ __forceinline__ void keep(u32 number, const T (&values)[WIDTH]) const {
+  // Publishes the estimates of this block's row `number`, once those of the row RESULTS before are no longer needed.
+  __device__ __forceinline__ void publish_estimate(u32 number, const T (&values)[WIDTH]) const {
     const u32 result = number % RESULTS;
     mbarrier_wait(shared_address(shared.used + result), number / RESULTS & 1 ^ 1);
     if (threadIdx.x < Tile::SIDE_SIZE) {
 #pragma unroll
-      for (int w = 0; w < WIDTH; ++w) shared.kept[result][w * Tile::SIDE_SIZE + threadIdx.x] = values[w];
+      for (int w = 0; w < WIDTH; ++w) shared.estimates[result][w * Tile::SIDE_SIZE + threadIdx.x] = values[w];
     }
-    arrive_by_warps(shared_address(shared.begun + result));
+    arrive_by_warps(shared_address(shared.estimated + result));
   }
 
-  // What is kept of the row at hand.
-  __device__ __forceinline__ void get_kept(T (&values)[WIDTH]) const {
-    const u32 result = turn % RESULTS;
-    mbarrier_wait(shared_address(shared.begun + result), turn / RESULTS & 1);
+  // Waits for the estimates of the row at hand.
+  __device__ __forceinline__ void get_estimate(T (&values)[WIDTH]) const {
+    const u32 result = sequence % RESULTS;
+    mbarrier_wait(shared_address(shared.estimated + result), sequence / RESULTS & 1);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
-      values[w] = shared.kept[result][w * Tile::SIDE_SIZE + threadIdx.x % Tile::SIDE_SIZE];
+      values[w] = shared.estimates[result][w * Tile::SIDE_SIZE + threadIdx.x % Tile::SIDE_SIZE];
     }
   }
 
-  // What a thread of the first pass has of a row.
+  // Hands over what a thread of the first pass has summed of a row.
   template <class Operator> __device__ __forceinline__ void hand_over(T (&values)[COUNT]) {
     Team::template join_lanes<Operator>(values);
-    const u32 result = turn % RESULTS;
-    mbarrier_wait(shared_address(&shared.taken), turn & 1 ^ 1);
+    const u32 result = sequence % RESULTS;
+    mbarrier_wait(shared_address(&shared.taken), sequence & 1 ^ 1);
     Team::publish_in(shared.parts, values);
     arrive_by_warps(shared_address(&shared.handed));
-    mbarrier_wait(shared_address(shared.used + result), turn / RESULTS & 1 ^ 1);
+    mbarrier_wait(shared_address(shared.used + result), sequence / RESULTS & 1 ^ 1);
     arrive_by_warps(shared_address(shared.known + result));
-    ++turn;
+    ++sequence;
   }
 
-  // The block's sums, when all threads of the first pass have handed theirs over.
-  template <class Operator> __device__ __forceinline__ void tell() {
-    Told<T>* const told = told_in_area(turn % AREAS);
-    mbarrier_wait(shared_address(&shared.handed), turn & 1);
-    ++turn;
-    for (int number = threadIdx.x; number < NUMBERS; number += TELLERS) {
-      told[number].tell(joined_parts<Operator>(number), turn);
+  // Posts the block's sums, when all threads of the first pass have handed theirs over.
+  template <class Operator> __device__ __forceinline__ void post() {
+    Mailbox<T>* const mailboxes = mailboxes_in(sequence % AREAS);
+    mbarrier_wait(shared_address(&shared.handed), sequence & 1);
+    ++sequence;
+    for (int number = threadIdx.x; number < NUMBERS; number += POSTERS) {
+      mailboxes[number].post(joined_parts<Operator>(number), sequence);
     }
     arrive_by_warps(shared_address(&shared.taken));
   }
 
-  // The sums of all blocks that share the row.
-  template <class Operator> __device__ __forceinline__ void hear() {
-    const Told<T>* const told = told_in_area(turn % AREAS) - i64(blockIdx.x % Tile::BLOCKS) * NUMBERS;
-    const u32 result = turn % RESULTS, free_phase = turn / RESULTS & 1 ^ 1;
-    T* const shares = shared.shares[turn % 2];
-    const int hearer = int(threadIdx.x) - TELLERS;
-    ++turn;
+  // Collects the sums of all blocks that share the row.
+  template <class Operator> __device__ __forceinline__ void collect() {
+    const Mailbox<T>* const mailboxes = mailboxes_in(sequence % AREAS) - i64(blockIdx.x % Tile::BLOCKS) * NUMBERS;
+    const u32 result = sequence % RESULTS, free_phase = sequence / RESULTS & 1 ^ 1;
+    T* const shares = shared.shares[sequence % 2];
+    const int poller = int(threadIdx.x) - POSTERS;
+    ++sequence;
     const auto joined_share = [&](int number, int share) {
       return Team::template joined_of<Operator, Tile::BLOCKS, SHARES>(
-          share, [&](auto& several, int first, int step) { hear(several, told + number, first, step); });
+          share, [&](auto& several, int first, int step) { poll(several, mailboxes + number, first, step); });
     };
     if constexpr (SHARES > 1) {
-      if (hearer < SHARES * NUMBERS) shares[hearer] = joined_share(hearer % NUMBERS, hearer / NUMBERS);
-      named_barrier(1 + HEARING, HEARERS);
+      if (poller < SHARES * NUMBERS) shares[poller] = joined_share(poller % NUMBERS, poller / NUMBERS);
+      named_barrier(1 + POLLING, POLLERS);
     }
     mbarrier_wait(shared_address(shared.used + result), free_phase);
-    for (int number = hearer; number < NUMBERS; number += HEARERS) {
+    for (int number = poller; number < NUMBERS; number += POLLERS) {
       if constexpr (SHARES > 1) {
         const auto take = [&](auto& several, int first, int step) {
           Team::template take_several<SHARES>(several, first, step,
@@ -162,62 +163,63 @@ template <class Team, int COUNT, bool TOGETHER> struct RowMeeting {
     arrive_by_warps(shared_address(shared.known + result));
   }
 
-  // What all blocks have of a row, to a thread of the second pass, which then needs nothing more that is kept of it.
+  // Gives the totals of a row to a thread of the second pass, which then needs nothing more of its exchange.
   __device__ __forceinline__ void take(T (&values)[COUNT]) {
-    const u32 result = turn % RESULTS, side = threadIdx.x % Tile::SIDE_SIZE;
-    mbarrier_wait(shared_address(shared.known + result), turn / RESULTS & 1);
-    ++turn;
+    const u32 result = sequence % RESULTS, side = threadIdx.x % Tile::SIDE_SIZE;
+    mbarrier_wait(shared_address(shared.known + result), sequence / RESULTS & 1);
+    ++sequence;
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
       const int row = side * WIDTH + k % WIDTH;
-      values[k] = shared.results[result][k / WIDTH * GROUPS + row / JOINED_ROWS];
+      values[k] = shared.results[result][k / WIDTH * GROUPS + row / GROUP_ROWS];
     }
     arrive_by_warps(shared_address(shared.used + result));
   }
 
  private:
-  // What this block tells.
-  __device__ __forceinline__ Told<T>* told_in_area(u32 area) const {
-    return reinterpret_cast<Told<T>*>(partials) + (i64(area) * gridDim.x + blockIdx.x) * NUMBERS;
+  // This block's mailboxes in an area.
+  __device__ __forceinline__ Mailbox<T>* mailboxes_in(u32 area) const {
+    return reinterpret_cast<Mailbox<T>*>(partials) + (i64(area) * gridDim.x + blockIdx.x) * NUMBERS;
   }
 
-  // The block's number, from those of its rows and parts.
+  // The block's sum for a number, over its rows and parts.
   template <class Operator> __device__ __forceinline__ T joined_parts(int number) const {
-    const int kind = number / GROUPS, first = number % GROUPS * JOINED_ROWS;
-    return Team::template joined_of<Operator, JOINED_ROWS * Team::PARTS>(0, [&](auto& several, int begin, int step) {
-      Team::template take_several<JOINED_ROWS * Team::PARTS>(several, begin, step, [&](int i) {
+    const int kind = number / GROUPS, first = number % GROUPS * GROUP_ROWS;
+    return Team::template joined_of<Operator, GROUP_ROWS * Team::PARTS>(0, [&](auto& several, int begin, int step) {
+      Team::template take_several<GROUP_ROWS * Team::PARTS>(several, begin, step, [&](int i) {
         const int row = first + i / Team::PARTS;
         return shared.parts[kind * WIDTH + row % WIDTH][i % Team::PARTS][row / WIDTH];
       });
     });
   }
 
-  // What blocks tell in this turn, as soon as it is there.
+  // Polls the mailboxes of blocks `first`, `first` + step, ... until all have posted for this sequence number.
   template <int AT_A_TIME>
-  __device__ __forceinline__ void hear(T (&several)[AT_A_TIME], const Told<T>* told, int first, int step) const {
+  __device__ __forceinline__ void poll(T (&several)[AT_A_TIME], const Mailbox<T>* mailboxes, int first,
+                                       int step) const {
     bool are_there;
     do {
-      Told<T> now[AT_A_TIME] = {};
+      Mailbox<T> now[AT_A_TIME] = {};
 #pragma unroll
       for (int i = 0; i < AT_A_TIME; ++i) {
         const int block = first + i * step;
-        if (block < Tile::BLOCKS) now[i] = told[i64(block) * NUMBERS].heard();
+        if (block < Tile::BLOCKS) now[i] = mailboxes[i64(block) * NUMBERS].poll();
       }
       are_there = true;
 #pragma unroll
       for (int i = 0; i < AT_A_TIME; ++i) {
-        are_there &= first + i * step >= Tile::BLOCKS || now[i].is_of(turn);
+        are_there &= first + i * step >= Tile::BLOCKS || now[i].is_of(sequence);
         several[i] = now[i].value();
       }
     } while (!are_there);
   }
 };
 
-// The meeting of all threads of a block, which they make together: what they have made before is there then.
-template <class Meeting, class Params> __device__ __forceinline__ Meeting meeting_of_block(const Params& p) {
-  __shared__ typename Meeting::Shared shared;
-  const Meeting meeting(shared, p.partials);
-  meeting.begin();
+// Creates the exchange of a block. All its threads must call this; what they initialised before is visible afterwards.
+template <class Exchange, class Params> __device__ __forceinline__ Exchange exchange_of_block(const Params& p) {
+  __shared__ typename Exchange::Shared shared;
+  const Exchange exchange(shared, p.partials);
+  exchange.begin();
   __syncthreads();
-  return meeting;
+  return exchange;
 }

@@ -1,12 +1,12 @@
-// Threads of roles that work on rows (rows.cuh) at the same time: some copy rows to shared memory, some have the first
-// pass over a row, some the second pass over a row before it; between these two, some tell the other blocks that share a
-// row what this one has of it, and some hear what all have (row_exchange.cuh). `threadIdx.y` says which, but for those
-// that tell: they are the first warp of those that hear. Each role has the threads of a block; thread x of those that
-// have elements has the same ones.
+// Roles: groups of a block's threads that work on different rows (rows.cuh) at the same time. One copies rows to shared
+// memory, one runs the first pass over a row, one the second pass over an earlier row. Between the two passes one posts
+// this block's sums to the other blocks that share the row, and one polls the sums of all blocks (row_exchange.cuh).
+// `threadIdx.y` is the role, except that the first warp of the polling threads posts. Thread x of both passes and of
+// the copies has the same elements.
 //
-// So none waits for another in a row's midst: a number takes its time from block to block, behind all that the memory
-// system has to store, and meanwhile other rows are read and stored. On an H200 a group norm of 16 x 256 x 128 x 128
-// bf16 channels-last took 98 us with two roles, and 83 us so; its gradient 142 us, and 138 us.
+// So no role waits within a row. A number takes its time from block to block, behind all the stores that the memory
+// system has queued, and meanwhile other rows are read and stored. On an H200 a group norm of 16 x 256 x 128 x 128 bf16
+// channels-last took 98 us with two roles and takes 83 us with these; its gradient took 142 us and takes 138 us.
 
 #pragma once
 
@@ -15,49 +15,49 @@
 #include "include/rows/rows.cuh"
 #include "include/ptx/warpgroup.cuh"
 
-enum Role { COPYING, FIRST_PASS, HEARING, SECOND_PASS, TELLING };
-constexpr int ROLES = 4;  // that have threads of a block each
-constexpr int TELLERS = WARP_SIZE;
+enum Role { COPYING, FIRST_PASS, POLLING, SECOND_PASS, POSTING };
+constexpr int ROLES = 4;  // that have threads of their own
+constexpr int POSTERS = WARP_SIZE;
 
 __device__ __forceinline__ Role role() {
-  return threadIdx.y == HEARING && threadIdx.x < TELLERS ? TELLING : Role(threadIdx.y);
+  return threadIdx.y == POLLING && threadIdx.x < POSTERS ? POSTING : Role(threadIdx.y);
 }
 
-// A place in a ring, and the phase of the barriers there.
-struct RingPlace {
-  int place = 0;
+// A position in a ring of slots, and the phase of the barriers there.
+struct RingPosition {
+  int index = 0;
   u32 phase = 0;
 
   __device__ __forceinline__ void step(int count) {
-    if (++place < count) return;
-    place = 0;
+    if (++index < count) return;
+    index = 0;
     phase ^= 1;
   }
 };
 
-// Each warp of a role arrives, behind what its threads did before.
+// Each warp of a role arrives at a barrier, after whatever its threads did before.
 __device__ __forceinline__ void arrive_by_warps(u32 barrier) {
   __syncwarp();
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(barrier);
 }
 
-// Rows that slots have room for, at most: the first pass is no more than so many rows before the second.
+// Rows that the slots have room for at most; the first pass is at most so many rows ahead of the second.
 constexpr int MOST_ROWS = 6;
 
-// Slots in a ring that chunks of one row after the other go through between the roles: a chunk is copied when the second
-// pass has read what was in its slot, and used when it is there. At least a row has room.
+// A ring of slots through which the chunks of successive rows pass from role to role. A chunk is copied when the second
+// pass has read the last one in its slot, and used when it has arrived. There is room for at least one row.
 //
-// GROUP_BYTES: what is copied of a thread's group. Only ON_THEIR_WAY chunks are at a time, however many slots are free:
-// more reads would get in the way of the writes in memory. On an H200 a copy by 64 of 512 bytes at a time took 91 us with
-// 192 KB of each multiprocessor on their way, and 76 us with 32 KB.
+// GROUP_BYTES: bytes copied for a thread's group. Only IN_FLIGHT chunks are in flight at once, however many slots are
+// free, as more reads would delay the writes in memory. On an H200 a copy by 64 of 512 bytes at a time took 91 us with
+// 192 KB of each multiprocessor in flight, and 76 us with 32 KB.
 template <class Tile, int GROUP_BYTES> struct RowStages {
   static constexpr int MOST = 32, WARPS = Tile::BLOCK_SIZE / WARP_SIZE;
-  static constexpr int CHUNK_BYTES = Tile::HELD * Tile::BLOCK_SIZE * GROUP_BYTES;
-  static constexpr int BYTES_ON_THEIR_WAY = 40960, ON_THEIR_WAY = (BYTES_ON_THEIR_WAY + CHUNK_BYTES - 1) / CHUNK_BYTES;
+  static constexpr int CHUNK_BYTES = Tile::THREAD_GROUPS * Tile::BLOCK_SIZE * GROUP_BYTES;
+  static constexpr int BYTES_IN_FLIGHT = 40960, IN_FLIGHT = (BYTES_IN_FLIGHT + CHUNK_BYTES - 1) / CHUNK_BYTES;
 
   const int chunks, count;
-  u32 filled, freed;  // barriers of the slots: the chunk is there, the second pass has read it
-  RingPlace slot;     // of the chunk that this role is at
+  u32 filled, freed;  // barriers of the slots: the chunk has arrived; the second pass has read it
+  RingPosition slot;     // the slot of the chunk that this role is at
 
   __device__ __forceinline__ RowStages(const RowSizes<Tile::RANK>& sizes, i64 count)
       : chunks(int(Tile::chunks(sizes))), count(int(count)) {
@@ -66,7 +66,8 @@ template <class Tile, int GROUP_BYTES> struct RowStages {
     freed = shared_address(barriers[1]);
   }
 
-  // Before the threads of the block meet. A thread arrives when its copies are there, and a warp for what is no copy.
+  // To be called before the barrier of the block's threads. For each chunk, a thread arrives when its copies have
+  // landed, and a warp after its other stores to the slot.
   template <class Elements> __device__ __forceinline__ void begin(Elements&) {
     if (role() == COPYING && threadIdx.x < u32(count)) {
       mbarrier_init(filled + threadIdx.x * MBARRIER_BYTES, Tile::BLOCK_SIZE + WARPS);
@@ -74,46 +75,46 @@ template <class Tile, int GROUP_BYTES> struct RowStages {
     }
   }
 
-  // `copy(chunk, slot)` for each chunk of a row.
+  // Calls `copy(chunk, slot)` for each chunk of a row.
   template <class Copy> __device__ __forceinline__ void copy_row(Copy copy) {
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
       mbarrier_wait(of(freed), slot.phase ^ 1);
-      copy(chunk, slot.place);
+      copy(chunk, slot.index);
       cp_async_arrive(of(filled));
       arrive_by_warps(of(filled));
       cp_async_commit();
-      cp_async_wait<ON_THEIR_WAY - 1>();
+      cp_async_wait<IN_FLIGHT - 1>();
       slot.step(count);
     }
   }
 
-  // Until the first chunk of the next row is there.
+  // Waits for the first chunk of the next row, and passes over the row.
   __device__ __forceinline__ void wait_for_row() {
     mbarrier_wait(of(filled), slot.phase);
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) slot.step(count);
   }
 
-  template <class Elements, class Held, class Use>
-  __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, const Held& held, Use use) {
+  template <class Elements, class Cached, class Use>
+  __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, const Cached& cached, Use use) {
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      Held one = held;
+      Cached one = cached;
       mbarrier_wait(of(filled), slot.phase);
-      elements.load(walk, chunk, slot.place, one);
+      elements.load(walk, chunk, slot.index, one);
       slot.step(count);
       use(chunk, one);
     }
   }
 
-  template <class Elements, class Held, class Use>
-  __device__ __forceinline__ void second_pass(Elements& elements, RowWalk<Tile>& walk, const Held& held, Use use) {
+  template <class Elements, class Cached, class Use>
+  __device__ __forceinline__ void second_pass(Elements& elements, RowWalk<Tile>& walk, const Cached& cached, Use use) {
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      Held one = held;
+      Cached one = cached;
       mbarrier_wait(of(filled), slot.phase);
-      elements.load_again(walk, chunk, slot.place, one);
+      elements.load_again(walk, chunk, slot.index, one);
       arrive_by_warps(of(freed));
       slot.step(count);
       use(chunk, one);
@@ -121,5 +122,5 @@ template <class Tile, int GROUP_BYTES> struct RowStages {
   }
 
  private:
-  __device__ __forceinline__ u32 of(u32 barriers) const { return barriers + slot.place * MBARRIER_BYTES; }
+  __device__ __forceinline__ u32 of(u32 barriers) const { return barriers + slot.index * MBARRIER_BYTES; }
 };

@@ -1,4 +1,4 @@
-"""Running statistics of batch norm, as pointwise operations."""
+"""The running statistics of batch normalisation as pointwise operations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lowdnn.ops.tensor import Tensor
 def carried_on(
     value: Tensor, factor: Tensor, before: Tensor, after: Tensor, compute_type: DataType, uids: Iterator[int]
 ) -> tuple[PointwiseOperation, ...]:
-    """after = (1 - factor) * before + factor * value.
+    """The operations of after = (1 - factor) * before + factor * value.
 
-    Each operation rounds one of the two terms or their sum: with a factor of 1, nothing is left of a large ``before``
-    beside a small ``value``. New tensors are of ``compute_type`` and have the next of ``uids``.
+    Each operation rounds one of the two terms or their sum: with a factor of 1, a large ``before`` does not absorb a
+    small ``value``. New tensors are of ``compute_type`` and take the next of ``uids``.
     """
 
     def virtual(like: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
-"""Group normalisation's axes: the pointwise operations around it over x with the channels as two axes. Or as one axis,
-where a line of memory has channels of several groups, or each channel has numbers of its own: rows are then single
-channels, and those of a group joined.
+"""The axes of group normalisation.
+
+Usually the channels are split into two axes, groups and channels of a group, and a row is a whole group. If a memory
+line has channels of several groups, or each channel has numbers of its own, a row is a single channel instead, and the
+rows of a group share their statistics ("group rows").
 """
 
 from __future__ import annotations
@@ -15,22 +17,24 @@ from lowdnn.ops.norm import NormShape
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 
-#: Bytes of a line of memory, and rows of pixels that a block has side by side at most.
-_LINE_BYTES, _MAX_JOINED = 128, 32
+#: Bytes of a memory line.
+_LINE_BYTES = 128
+#: Group rows that a block has side by side at most.
+_MAX_GROUP_ROWS = 32
 
 
 def row_shapes(shape: NormShape, x: Tensor, of_channels: bool = False) -> tuple[tuple[NormShape, int], ...]:
-    """(the shape that says what a row is, rows that are joined), the best first; the last is possible everywhere.
+    """Pairs of (the shape with the axes of a row, group rows), the best first; the last one is always possible.
 
-    of_channels: whether each channel has numbers of its own, to read or to sum.
+    of_channels: whether each channel has numbers of its own that are read or summed.
     """
     is_image = shape.mode is NormMode.GROUP_NORM and 0 not in x.dims[:2] and prod(x.dims[2:]) > 1
     channels = x.dims[1] // shape.groups if is_image else 1
     if x.strides[1] == 1:
-        is_joined = channels * x.element_bytes < _LINE_BYTES
+        has_group_rows = channels * x.element_bytes < _LINE_BYTES
     else:
-        is_joined = of_channels and channels <= _MAX_JOINED
-    if channels == 1 or not is_joined:
+        has_group_rows = of_channels and channels <= _MAX_GROUP_ROWS
+    if channels == 1 or not has_group_rows:
         return ((shape, 1),)
     return ((replace(shape, mode=NormMode.INSTANCE_NORM), channels), (shape, 1))
 
@@ -44,7 +48,7 @@ def split_tensor(tensor: Tensor, shape: NormShape) -> Tensor:
 
 
 def is_of_rows(tensor: Tensor, shape: NormShape) -> bool:
-    """Whether ``tensor``, split, has one element for all that a mean is taken over."""
+    """Whether the split ``tensor`` has one element for all that a mean is taken over."""
     return all(tensor.dims[axis] == 1 for axis in shape.axes)
 
 

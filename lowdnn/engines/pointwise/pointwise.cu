@@ -1,10 +1,10 @@
 // pointwise: outputs[i] = functor(inputs[i]) for every coordinate i of one index space.
 //
 // Layouts: any strides over the space's RANK axes. Along VECTOR_AXIS it is cut into groups of VECTOR neighbouring
-// elements, which the functor handles at once (16-byte accesses where the layouts allow). Groups are numbered with the
+// elements, which the functor handles at once (16-byte accesses if the layouts allow). Groups are numbered with the
 // last axis fastest: the coordinates of group g are its digits over the radices `axes`.
-// Block: the groups from blockIdx.x * THREADS * UNROLL on; thread t has the groups t, t + THREADS, ...: neighbouring
-// threads take neighbouring groups, and each has UNROLL of them in flight.
+// Block: THREADS * UNROLL consecutive groups; thread t has the groups t, t + THREADS, ... of them, so that neighbouring
+// threads have neighbouring groups, and UNROLL of each thread are in flight.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / (THREADS * UNROLL)) blocks.
 // Macros: THREADS UNROLL VECTOR VECTOR_AXIS; INDEX: u32 up to 2^31 groups, otherwise i64.
@@ -14,13 +14,13 @@
 
 struct Params {
   i64 groups;
-  i64 whole_groups;             // leading groups of which each has VECTOR elements
+  i64 whole_groups;             // leading groups with VECTOR elements each
   i64 extent;                   // elements along VECTOR_AXIS
   Divider axes[Functor::RANK];  // groups along each axis; the first is not used
   Functor::Args pointwise;
 };
 
-// Where a group lies: its row, its first element along the vector axis, how many of its elements exist.
+// The position of a group: its row, its first element along the vector axis, and how many of its elements exist.
 struct Group {
   Functor::Cursor row;
   i64 column;
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i64 first = begin + threadIdx.x;
 
   if (begin + THREADS * UNROLL <= p.whole_groups) {
-    // All loads before the first store.
+    // All loads are issued before the first store.
     Group groups[UNROLL];
     Functor::Loaded<VECTOR> in[UNROLL];
 #pragma unroll

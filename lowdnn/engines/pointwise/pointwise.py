@@ -1,9 +1,9 @@
-"""Any DAG of pointwise operations and random numbers over one index space in one launch (``pointwise.cu``).
+"""``pointwise``: any DAG of pointwise operations and random numbers over one index space, in one launch.
 
-Axes are ordered by the first output's strides and merged where all tensors allow, so that a packed graph of any rank is
-one long row. Elements are handled in groups along the axis in which the output is contiguous; where a large input is
-contiguous along another axis (a transposition), neighbouring threads go along that one instead, and a group is as long
-as one 32-byte sector of the output.
+Axes are in the order of the first output's strides, and merged if all tensors allow, so that a packed graph of any rank
+is one long row (``pointwise.cu``). Elements are handled in groups along the axis in which the output is contiguous. If
+a large input is contiguous along another axis (a transposition), neighbouring threads lie along that one instead, and a
+group is one 32-byte sector of the output.
 
 A convolution of an empty tensor, whose sums are 0, is pointwise arithmetic too.
 """
@@ -51,10 +51,13 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work
 from lowdnn.status import Status
 
+#: Values of BLOCK_SIZE: threads of a block.
 _THREADS = (64, 128, 256, 512)
+#: Values of MULTIPLY: groups of a thread in flight.
 _UNROLLS = (1, 2, 4, 8)
+#: Bytes of a thread in flight at most by default.
 _BYTES_IN_FLIGHT = 32
-#: Both axes of a transposition have at least this extent.
+#: Extent of both axes of a transposition at least.
 _MIN_TRANSPOSED = 16
 
 
@@ -70,7 +73,7 @@ class Params:
 
 
 class PointwiseEngine(ProblemEngine["_Problem"]):
-    """See the module's docstring."""
+    """Pointwise graphs, as the module's docstring says."""
 
     name = "pointwise"
     index = 4
@@ -87,7 +90,7 @@ class PointwiseEngine(ProblemEngine["_Problem"]):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else _Problem(dag)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """BLOCK_SIZE and MULTIPLY (groups in flight per thread)."""
+        """BLOCK_SIZE and MULTIPLY (groups in flight for each thread)."""
         unroll = problem.layout.default_unroll(problem.dag, arch)
         return (
             Knob("threads", KnobType.BLOCK_SIZE, _THREADS, 128, "threads of a block"),
@@ -95,7 +98,7 @@ class PointwiseEngine(ProblemEngine["_Problem"]):
         )
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, none where the outputs are empty."""
+        """One launch, or none if the outputs are empty."""
         dag, layout = problem.dag, problem.layout
         params = Params(
             THREADS=chosen[KnobType.BLOCK_SIZE],
@@ -117,7 +120,7 @@ class PointwiseEngine(ProblemEngine["_Problem"]):
 
 @dataclass(frozen=True)
 class _Problem:
-    """A DAG, and how the kernel walks over it, which is worked out where there is to be a plan."""
+    """A DAG, and the layout of its kernel, which is computed when a plan needs it."""
 
     dag: PointwiseDag
 
@@ -128,9 +131,9 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the kernel walks over a DAG's elements.
+    """The axes and groups of a DAG's kernel.
 
-    space: its axes, slowest first.  vector_axis: the one that is cut into groups of ``vector`` elements.
+    space: the axes, slowest first.  vector_axis: the axis that is cut into groups of ``vector`` elements.
     """
 
     space: IndexSpace
@@ -165,17 +168,19 @@ class _Layout:
 
     @cached_property
     def whole_groups(self) -> int:
-        """Leading groups of which each has ``vector`` elements."""
+        """Leading groups with ``vector`` elements each."""
         extent = self.space.extents[self.vector_axis]
         if extent % self.vector == 0:
             return self.groups
         return extent // self.vector if self.space.rank == 1 else 0
 
     def default_unroll(self, dag: PointwiseDag, arch: ArchSpec) -> int:
-        """As much as _BYTES_IN_FLIGHT allows, less where that would leave multiprocessors without work.
+        """The default of MULTIPLY: as many groups as ``_BYTES_IN_FLIGHT`` allows, and leave work for every
+        multiprocessor.
 
-        Two vectors a thread hide arithmetic; more cost registers, and full multiprocessors have enough under way (of
-        copies of 64 Mi elements on an H200, two are 0.5 % slower than one, and four 2 %; GELU is 8 % faster with two).
+        Two vectors of a thread hide arithmetic. More cost registers, and full multiprocessors have enough in flight: on
+        an H200, copies of 64 Mi elements with two vectors are 0.5 % slower than with one, and with four 2 %; GELU with
+        two is 8 % faster.
         """
         group_bytes = self.vector * max(sum(map(self._streamed_bytes, dag.loads)), 1)
         fitting = [u for u in _UNROLLS if u * group_bytes <= _BYTES_IN_FLIGHT] or [1]
@@ -183,7 +188,7 @@ class _Layout:
         return max([u for u in fitting if u * threads <= self.groups] or [1])
 
     def _streamed_bytes(self, tensor: Tensor) -> int:
-        """Bytes per element; none for a tensor that repeats, which comes from a cache."""
+        """Bytes of an element from device memory; 0 for a tensor that repeats, which comes from a cache."""
         strides = self.space.strides[tensor.uid]
         if strides[self.vector_axis] == 0:
             return 0
@@ -192,7 +197,7 @@ class _Layout:
 
 
 def _match(graph: OperationGraph) -> PointwiseDag | str:
-    """The graph as one DAG over the dims of its stored tensors, or why it is not one."""
+    """The graph as one DAG over the dims of its stored tensors, or the reason why it is not one."""
     if any(isinstance(op, ConvolutionOperation) for op in graph.operations):
         return match_over_nothing(graph)
     operations = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
@@ -210,7 +215,7 @@ def _match(graph: OperationGraph) -> PointwiseDag | str:
 
 
 def _refuse_size(dag: PointwiseDag) -> str:
-    """Why the kernel's indices do not reach all of the tensors, or an empty string."""
+    """The reason why the kernel's indices do not reach all of the tensors, or an empty string."""
     if prod(dag.dims) <= MAX_EXTENT:
         return ""
     layout = _Layout.of(dag)
@@ -224,7 +229,7 @@ def _refuse_size(dag: PointwiseDag) -> str:
 
 
 def _ordered(dag: PointwiseDag) -> IndexSpace:
-    """The DAG's axes, those with the greatest strides in its outputs first, merged where possible."""
+    """The DAG's axes by falling strides in its outputs, merged where possible."""
     space = space_of(dag)
     rows = tuple(space.strides[t.uid] for t in (*dag.stores, *dag.loads))
     order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in rows))
@@ -234,7 +239,7 @@ def _ordered(dag: PointwiseDag) -> IndexSpace:
 
 
 def _lane_axis(dag: PointwiseDag, space: IndexSpace) -> int:
-    """The axis along which neighbouring threads go: the last one, unless the largest load is contiguous elsewhere."""
+    """The axis along which neighbouring threads lie: the last one, unless the largest load is contiguous elsewhere."""
     last = space.rank - 1
     largest = max(dag.loads, key=bytes_touched, default=None)
     if largest is None or space.strides[largest.uid][last] <= 1 or space.extents[last] < _MIN_TRANSPOSED:

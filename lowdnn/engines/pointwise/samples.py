@@ -1,4 +1,4 @@
-"""Common pointwise graphs: their kernels are shipped precompiled."""
+"""Common pointwise graphs, whose kernels are shipped precompiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 
-#: Large enough that the default knobs are those of large tensors; a multiple of every vector.
+#: Dims with which the default knobs are those of large tensors; multiples of every vector.
 _DIMS = (64, 1 << 20)
 
 

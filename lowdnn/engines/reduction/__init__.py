@@ -1,1 +1,1 @@
-"""The engine of reductions with pointwise operations around them."""
+"""The engines of reductions with pointwise operations before and after them."""

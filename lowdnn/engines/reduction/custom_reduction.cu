@@ -1,19 +1,19 @@
-// custom_reduction: y[k] = epilogue(initial o state(x[k, 0]) o state(x[k, 1]) o ...) with a generated operator o, whose
-// states are joined in any brackets and never change places.
+// custom_reduction: y[k] = epilogue(initial o state(x[k, 0]) o state(x[k, 1]) o ...) with a generated associative
+// operator o, which need not be commutative.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then the reduced ones in the order of the tensor's dims. The
-// vector axis, the last reduced or the last kept one, is cut into groups of VECTOR elements (1 where it is kept); groups
+// vector axis, the last reduced or the last kept one, is cut into groups of VECTOR elements (1 if it is kept); groups
 // of reduced axes are numbered with the last axis fastest.
-// Block: blockIdx.x = block of outputs * slices + slice; SIDE neighbouring outputs, and of each PARTS parts of one slice
-// of `slice_groups` groups. LANES neighbouring threads of a warp work on one part: in turns, each reads UNROLL groups
-// behind each other, then they join what they have.
-// Order: a thread joins its elements from the left to the right, lanes join as a tree of neighbours, turns from the left
-// to the right, parts as a tree of neighbours. With one lane, one part and one slice everything is joined from the left
-// to the right, the initial state first.
-// Shared memory (static): one state for each part, where an output has several.
+// Block: blockIdx.x = block of outputs * slices + slice. A block has SIDE neighbouring outputs, and PARTS parts of one
+// slice of `slice_groups` groups of each. LANES neighbouring threads of a warp work on a part batch by batch: each
+// reads UNROLL consecutive groups, then they combine their states.
+// Order: a thread combines its elements from left to right, lanes as a tree of neighbours, batches from left to right,
+// parts as a tree of neighbours. With one lane, one part and one slice everything is combined from left to right, the
+// initial state first.
+// Shared memory (static): one state for each part, if an output has several.
 // Launch: THREADS threads, ceil(outputs / SIDE) * slices blocks.
-// Macros: THREADS LANES PARTS UNROLL VECTOR KEPT; ROWS: 1 where the vector axis is reduced; SPLIT: 0 where results are
-// stored, 1 where the states of slices go to partials[slice][output], for custom_reduction_combine.cu; INDEX: u32 where
+// Macros: THREADS LANES PARTS UNROLL VECTOR KEPT; ROWS: 1 if the vector axis is reduced; SPLIT: 0 if results are
+// stored, 1 if the states of slices go to partials[slice][output], for custom_reduction_combine.cu; INDEX: u32 if
 // outputs and groups are below 2^31, otherwise i64.
 
 #include "include/math/division.cuh"
@@ -46,38 +46,38 @@ struct Params {
 constexpr int RANK = Streams::RANK;
 constexpr int SIDE = THREADS / (LANES * PARTS);
 
-// A thread's groups of one turn.
-struct Turn {
+// A thread's groups in a batch.
+struct Batch {
   Streams::Cursor at[UNROLL];
   i64 column[UNROLL];
   int valid[UNROLL];  // elements that exist
   Streams::Loaded<VECTOR> in[UNROLL];
 };
 
-// Reads the groups from `first` on; of those from `end` on, which stand for `begin`, nothing is read.
-__device__ __forceinline__ void load_turn(
-    const Params& p, i64 (&coordinate)[RANK], INDEX first, INDEX begin, INDEX end, Turn& turn) {
+// Reads the groups from `first` on. Groups from `end` on take the coordinates of `begin`, but nothing is read for them.
+__device__ __forceinline__ void load_batch(
+    const Params& p, i64 (&coordinate)[RANK], INDEX first, INDEX begin, INDEX end, Batch& batch) {
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u) {
     const bool exists = first + u < end;
     digits<RANK - KEPT>(p.axes + KEPT, exists ? first + u : begin, coordinate + KEPT);
-    turn.column[u] = coordinate[ROWS ? RANK - 1 : KEPT - 1] * VECTOR;
-    const i64 remaining = p.extent - turn.column[u];
-    turn.valid[u] = !exists ? 0 : remaining < VECTOR ? int(remaining) : VECTOR;
-    turn.at[u] = Streams::cursor(p.streams, coordinate);
-    Streams::load<VECTOR>(p.streams, turn.at[u], turn.column[u], turn.valid[u], turn.in[u]);
+    batch.column[u] = coordinate[ROWS ? RANK - 1 : KEPT - 1] * VECTOR;
+    const i64 remaining = p.extent - batch.column[u];
+    batch.valid[u] = !exists ? 0 : remaining < VECTOR ? int(remaining) : VECTOR;
+    batch.at[u] = Streams::cursor(p.streams, coordinate);
+    Streams::load<VECTOR>(p.streams, batch.at[u], batch.column[u], batch.valid[u], batch.in[u]);
   }
 }
 
-// The elements of a turn joined to `own`, which counts where it `exists`; whether it does afterwards.
-__device__ __forceinline__ bool join_turn(const Params& p, const Turn& turn, State& own, bool exists) {
+// Combines the elements of a batch with `own`, which is ignored unless it `exists`; returns whether it does afterwards.
+__device__ __forceinline__ bool combine_batch(const Params& p, const Batch& batch, State& own, bool exists) {
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u) {
     State states[VECTOR];
-    Streams::finish<VECTOR>(p.streams, turn.at[u], turn.column[u], turn.valid[u], turn.in[u], states);
+    Streams::finish<VECTOR>(p.streams, batch.at[u], batch.column[u], batch.valid[u], batch.in[u], states);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      if (v >= turn.valid[u]) continue;
+      if (v >= batch.valid[u]) continue;
       own = exists ? Reducer::combine(p.reducer, own, states[v]) : states[v];
       exists = true;
     }
@@ -85,7 +85,7 @@ __device__ __forceinline__ bool join_turn(const Params& p, const Turn& turn, Sta
   return exists;
 }
 
-// The states of neighbouring lanes joined, of which the first `present` have one; the result is right in the first lane.
+// Combines the states of neighbouring lanes, of which the first `present` have one; the result is valid in lane 0.
 __device__ __forceinline__ State join_lanes(const Params& p, State own, int lane, int present) {
 #pragma unroll
   for (int step = 1; step < LANES; step *= 2) {
@@ -95,21 +95,21 @@ __device__ __forceinline__ State join_lanes(const Params& p, State own, int lane
   return own;
 }
 
-// The groups from `begin` to `end`, behind `total`, which counts where it `exists`; right in the first lane. Without
-// `reads` nothing is read and written.
+// Combines `total`, if it `exists`, with the groups from `begin` to `end`; the result is valid in lane 0. Unless
+// `reads`, nothing is read or written.
 __device__ __forceinline__ State reduce_part(
     const Params& p, i64 (&coordinate)[RANK], INDEX begin, INDEX end, bool reads, State total, bool exists) {
   const int lane = threadIdx.x % LANES;
 #pragma unroll 1
-  for (INDEX turn_begin = begin; turn_begin < end; turn_begin += LANES * UNROLL) {
-    Turn turn;
-    load_turn(p, coordinate, turn_begin + lane * UNROLL, begin, reads ? end : begin, turn);
+  for (INDEX batch_begin = begin; batch_begin < end; batch_begin += LANES * UNROLL) {
+    Batch batch;
+    load_batch(p, coordinate, batch_begin + lane * UNROLL, begin, reads ? end : begin, batch);
     if constexpr (LANES == 1) {
-      exists = join_turn(p, turn, total, exists);
+      exists = combine_batch(p, batch, total, exists);
     } else {
       State own = total;
-      join_turn(p, turn, own, false);
-      const INDEX left = (end - turn_begin + UNROLL - 1) / UNROLL;
+      combine_batch(p, batch, own, false);
+      const INDEX left = (end - batch_begin + UNROLL - 1) / UNROLL;
       own = join_lanes(p, own, lane, left < LANES ? int(left) : LANES);
       total = exists ? Reducer::combine(p.reducer, total, own) : own;
       exists = true;

@@ -1,12 +1,14 @@
-"""Custom reductions in one launch, or in two where one output has more work than a block should do.
+"""``custom_reduction``: reductions by a given operator, in one launch, or in two if one output is too much for a block.
 
-The operator and the pointwise operations around the reduction are generated (``codegen.reducer``). States never change
-places: neighbouring threads join neighbouring elements. Where the axis that is contiguous in memory is reduced, lanes
-of a warp share an output (``custom_reduction.cu``); where it is kept, each thread has an output, or a part of it, to
-itself. If that gives too few blocks for the device, outputs are cut into slices, which a second launch joins
+The operator and the pointwise operations around the reduction are generated (``codegen.reducer``). The operator need
+not
+be commutative: neighbouring threads combine neighbouring elements. If the axis that is contiguous in memory is reduced,
+lanes of a warp share an output (``custom_reduction.cu``); if it is kept, each thread has an output, or a part of one,
+to itself. If that gives too few blocks for the device, outputs are cut into slices, which a second launch combines
 (``custom_reduction_combine.cu``).
-With THREADS_PER_ROW 1 and SPLIT_K_SLC 1 everything is joined from the left to the right, beginning with the initial
-values, whatever the operator; otherwise in brackets that depend on the plan only.
+
+With THREADS_PER_ROW 1 and SPLIT_K_SLC 1 everything is combined from left to right, beginning with the initial values,
+whatever the operator; otherwise the bracketing depends only on the plan.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ from lowdnn.status import Status
 _WIDTHS = tuple(1 << power for power in range(9))
 _UNROLLS = (1, 2, 4)
 _SLICES = tuple(1 << power for power in range(11))
-#: Groups that a thread should have before an output is worth more threads, or a slice a block.
+#: Groups of a thread at least before an output gets more threads, or a slice a block of its own.
 _MIN_GROUPS = 4
-#: Elements of one thread in flight.
+#: Elements in flight for each thread.
 _IN_FLIGHT = 8
 
 
 class CustomReductionEngine(ProblemEngine["_Problem"]):
-    """See the module's docstring."""
+    """Custom reductions, as the module's docstring says."""
 
     name = "custom_reduction"
     index = 48
@@ -61,7 +63,7 @@ class CustomReductionEngine(ProblemEngine["_Problem"]):
         return problem.knobs(arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, two where outputs are cut into slices, none where there are no outputs."""
+        """One launch, two if outputs are cut into slices, or none if there are no outputs."""
         if not problem.layout.outputs:
             return PlanParts()
         width, unroll = chosen[KnobType.THREADS_PER_ROW], chosen[KnobType.MULTIPLY]
@@ -71,7 +73,7 @@ class CustomReductionEngine(ProblemEngine["_Problem"]):
 
 @dataclass(frozen=True)
 class _Problem:
-    """A custom reduction, and how the kernels walk over it."""
+    """A custom reduction, and the axes of its kernels."""
 
     fused: FusedCustomReduction
 
@@ -80,7 +82,7 @@ class _Problem:
         return layout_of(self.fused)
 
     def limit(self) -> str:
-        """Why the kernels' indices do not reach all of the tensors, or an empty string."""
+        """The reason why the kernels' indices do not reach all of the tensors, or an empty string."""
         if prod(self.fused.operation.x[0].dims) <= MAX_EXTENT:
             return ""
         layout = self.layout
@@ -97,7 +99,7 @@ class _Problem:
         width = self._width(arch, unroll)
         slices = self._slices(arch, width, unroll)
         return (
-            Knob("width", KnobType.THREADS_PER_ROW, _WIDTHS, width, "threads that join one output"),
+            Knob("width", KnobType.THREADS_PER_ROW, _WIDTHS, width, "threads that share one output"),
             Knob("unroll", KnobType.MULTIPLY, _UNROLLS, unroll, "groups in flight per thread"),
             Knob("slices", KnobType.SPLIT_K_SLC, _SLICES, slices, "parts of one output"),
         )
@@ -105,7 +107,7 @@ class _Problem:
     def _width(self, arch: ArchSpec, unroll: int) -> int:
         """Threads of an output: as many as have work, but no more than fill the device.
 
-        Where the contiguous axis is kept, a warp has outputs side by side.
+        If the contiguous axis is kept, a warp has outputs side by side.
         """
         layout = self.layout
         useful = floor_power(layout.reduced_groups // (unroll * (1 if layout.is_row else _MIN_GROUPS)))

@@ -2,11 +2,11 @@
 // reduction in slices.
 //
 // Layouts: partials [slices][outputs] of states; y has any strides over RANK axes, the first launch's kept ones.
-// Block: SIDE outputs side by side, PARTS parts of each: a thread joins `part_slices` neighbouring slices of one output
-// from the left to the right, then the parts join as a tree of neighbours.
+// Block: SIDE outputs side by side, PARTS parts of each: a thread combines `part_slices` neighbouring slices of one
+// output from left to right, then the parts are combined as a tree of neighbours.
 // Shared memory (static): one state for each thread.
 // Launch: THREADS threads, ceil(outputs / SIDE) blocks.
-// Macros: THREADS PARTS; INDEX: u32 where outputs are below 2^31, otherwise i64.
+// Macros: THREADS PARTS; INDEX: u32 if outputs are below 2^31, otherwise i64.
 
 #include "include/math/division.cuh"
 #include "include/math/reduction_operators.cuh"

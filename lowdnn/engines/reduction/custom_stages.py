@@ -1,4 +1,4 @@
-"""The stages of a custom reduction: how its kernels walk over the elements, and their launches."""
+"""The kernels and launches of a custom reduction, and the axes that they run over."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from lowdnn.engines.reduction.stages import THREADS, axes_of
 from lowdnn.graph.custom_reduction_pattern import FusedCustomReduction
 from lowdnn.plan import Argument, KernelRef, Launch, Struct, Work, WorkspacePointer
 
-#: The most elements of a group.
+#: Elements of a group at most.
 _MAX_VECTOR = 4
 
 
 @dataclass(frozen=True)
 class CustomLayout(ReductionAxes):
-    """The axes, reduced ones in the order of x, with the generated functors: one for each x and each y."""
+    """The axes, reduced ones in the order of x, with the generated functors for each x and for each y."""
 
     before: tuple[Functor, ...]
     after: tuple[Functor, ...]
@@ -48,8 +48,8 @@ class CustomLayout(ReductionAxes):
 
 
 def layout_of(fused: FusedCustomReduction) -> CustomLayout:
-    """The layout in which the largest tensor before the reduction is read along its memory, as far as the order of
-    elements allows."""
+    """The layout that reads the largest tensor before the reduction along its memory, as far as the order of elements
+    allows."""
     space = _ordered(fused)
     reduced = set(fused.operation.axes)
     kept = sum(not set(origin) & reduced for origin in space.origin)
@@ -76,7 +76,7 @@ def layout_of(fused: FusedCustomReduction) -> CustomLayout:
 
 
 def _ordered(fused: FusedCustomReduction) -> IndexSpace:
-    """The kept axes by falling strides of the largest load, then the reduced axes; merged where all tensors allow."""
+    """The kept axes by falling strides of the largest load, then the reduced axes, merged if all tensors allow."""
     dims, reduced = fused.operation.x[0].dims, fused.operation.axes
     dags = (*fused.before, *fused.after)
     loads = sorted((t for dag in fused.before for t in dag.loads), key=lambda tensor: -bytes_touched(tensor))
@@ -106,7 +106,7 @@ class Params:
 
 @dataclass(frozen=True)
 class CombineParams:
-    """Compile-time parameters of ``custom_reduction_combine.cu``."""
+    """Compile-time parameters of ``custom_reduction_combine.cu``; field names are its macros."""
 
     THREADS: int
     PARTS: int
@@ -115,10 +115,10 @@ class CombineParams:
 
 @dataclass(frozen=True)
 class CustomStages:
-    """The decisions about one custom reduction.
+    """The choices for one custom reduction.
 
-    width: threads of an output.  unroll: groups in flight per thread.  wanted_slices: how many slices an output is cut
-    into; fewer where it has fewer groups.
+    width: threads of an output.  unroll: groups in flight for each thread.  wanted_slices: slices that an output is cut
+    into; there are fewer if it has fewer groups.
     """
 
     fused: FusedCustomReduction
@@ -128,7 +128,7 @@ class CustomStages:
     wanted_slices: int
 
     def steps(self) -> Iterator[tuple[KernelRef, Launch]]:
-        """The kernels, each with its launch."""
+        """Each kernel with its launch, in order."""
         yield self._first_kernel(), self._first_launch()
         if self._slices > 1:
             yield self._second_kernel(), self._second_launch()
@@ -164,7 +164,7 @@ class CustomStages:
     @cached_property
     def _results(self) -> str:
         kinds = self.fused.operation.compute_types
-        return _joined(self.layout.after, results_text(kinds, [f"Result{i}" for i in range(len(kinds))]))
+        return _concatenated(self.layout.after, results_text(kinds, [f"Result{i}" for i in range(len(kinds))]))
 
     def _first_kernel(self) -> KernelRef:
         layout, kinds = self.layout, self.fused.operation.compute_types
@@ -172,7 +172,7 @@ class CustomStages:
         flags = (layout.kept, int(layout.is_row), int(self._slices > 1), index)
         params = Params(THREADS, lanes, parts, self.unroll, layout.vector, *flags)
         streams = streams_text(kinds, [f"Stream{i}" for i in range(len(kinds))])
-        text = "\n".join((self._reducer[0], _joined(layout.before, streams), self._results))
+        text = "\n".join((self._reducer[0], _concatenated(layout.before, streams), self._results))
         shape = f"l{lanes}p{parts}u{self.unroll}v{layout.vector}k{layout.kept}{'_split' * (self._slices > 1)}_{index}"
         return self._kernel("custom_reduction", shape, macros(params), text)
 
@@ -225,5 +225,5 @@ class CustomStages:
         return counter_type(max(self.layout.outputs, self.layout.reduced_groups))
 
 
-def _joined(functors: Sequence[Functor], text: str) -> str:
+def _concatenated(functors: Sequence[Functor], text: str) -> str:
     return "\n".join((*(functor.text for functor in functors), text))

@@ -1,4 +1,4 @@
-// Where a reduction's totals go.
+// The destinations of a reduction's totals: partial totals, or outputs.
 
 #pragma once
 
@@ -9,12 +9,12 @@
 struct Epilogue;
 struct SquaresEpilogue;
 
-// Stores to [slices][outputs], for reduction_combine.cu.
+// Partial totals, [slices][outputs], for reduction_combine.cu.
 template <class Total> struct Partials {
   Total* partials;
 };
 
-// Through one functor over the outputs; with HAS_MOMENTS through two, of the sums and of the sums of squares.
+// Outputs, stored by a functor over the kept axes; with HAS_MOMENTS by one for the sums and one for their squares.
 template <bool HAS_MOMENTS, class Sums = Epilogue, class Squares = SquaresEpilogue> struct Outputs {
   typename Sums::Args sums;
 

@@ -1,11 +1,11 @@
-// The states of the parts of an output, which threads of a block hold, joined in their order.
+// Combines the states of the parts of an output, which threads of a block hold, in their order.
 
 #pragma once
 
 #include "generated.cuh"
 
-// part, side: which part of which output this thread has; the first `present` of COUNT parts have a state. `has_state`:
-// whether this thread holds the part's, where several threads work on it. The result is right in part 0.
+// part, side: the part and the output of this thread; the first `present` of COUNT parts have a state.
+// has_state: whether this thread holds its part's state, if several threads work on one. The result is valid in part 0.
 template <int COUNT, int SIDE>
 __device__ __forceinline__ Reducer::State join_parts(
     const Reducer::Args& args, Reducer::State total, int part, int side, int present, bool has_state) {

@@ -1,4 +1,4 @@
-"""How the reduction kernels walk over a fused reduction: axes, functors, and how much work lies along each."""
+"""The axes of reduction kernels, the generated functors, and the amount of work along each axis."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.graph.reduction_pattern import FusedReduction
 from lowdnn.plan import Struct
 
-#: Accumulators of one thread: more would cost occupancy.
+#: Accumulators of a thread at most; more would cost occupancy.
 MAX_VECTOR = 8
 
-#: The functor before the reduction, and those behind it, one for each of its results.
+#: The name of the functor before the reduction.
 PROLOGUE = "Prologue"
+#: The names of the functors after the reduction, one for each of its results.
 _EPILOGUES = ("Epilogue", "SquaresEpilogue")
 
 
 @dataclass(frozen=True)
 class ReductionAxes:
-    """Axes of the kernels: ``kept`` kept ones, then the reduced ones; at least one of each.
+    """The axes of reduction kernels: first ``kept`` kept axes, then the reduced ones; at least one of each.
 
-    is_row: the vector axis is reduced (the last axis), otherwise kept (the last kept axis).
+    is_row: whether the vector axis is the last reduced axis; otherwise it is the last kept axis.
     vector: elements of a group along the vector axis.
     """
 
@@ -63,7 +64,7 @@ class ReductionAxes:
 
 @dataclass(frozen=True)
 class ReductionLayout(ReductionAxes):
-    """The axes with the generated functors before and after the reduction; behind ``GenStats`` there are two."""
+    """The axes, with the generated functors before and after the reduction; ``GenStats`` has two after it."""
 
     before: Functor
     after: tuple[Functor, ...]
@@ -83,14 +84,14 @@ class ReductionLayout(ReductionAxes):
 
     @cached_property
     def whole_groups(self) -> int:
-        """Leading reduced groups of which each has ``vector`` elements, where the vector axis is reduced."""
+        """Leading reduced groups with ``vector`` elements each, if the vector axis is reduced."""
         if self.extent % self.vector == 0:
             return self.reduced_groups
         return self.extent // self.vector if self.space.rank - self.kept == 1 else 0
 
 
 def layout_of(fused: FusedReduction) -> ReductionLayout:
-    """The layout in which the largest tensor before the reduction is read along its memory."""
+    """The layout that reads the largest tensor before the reduction along its memory."""
     space = _ordered(fused)
     reduced = set(fused.operation.axes)
     is_kept = [not set(origin) & reduced for origin in space.origin]
@@ -116,13 +117,13 @@ def layout_of(fused: FusedReduction) -> ReductionLayout:
 
 
 def _ordered(fused: FusedReduction) -> IndexSpace:
-    """The axes of x by falling strides of the largest load, merged where all tensors allow."""
+    """The axes of x by falling strides of the largest load, merged if all tensors allow."""
     before = fused.before
     loads = sorted(before.loads, key=lambda tensor: -bytes_touched(tensor))
     tensors = {t.uid: strides_over(t, before.dims) for t in (*loads, *before.stores)}
-    behind = {t.uid: strides_over(t, after.dims) for after in fused.after for t in (*after.loads, *after.stores)}
+    later = {t.uid: strides_over(t, after.dims) for after in fused.after for t in (*after.loads, *after.stores)}
     axes = tuple((axis,) for axis in range(len(before.dims)))
-    space = IndexSpace(before.dims, tensors | behind, axes)
+    space = IndexSpace(before.dims, tensors | later, axes)
     order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in space.strides.values()))
     indexed = frozenset().union(*(indexed_axes(dag) for dag in (before, *fused.after)))
     return collapsed(space.permuted(tuple(order)), alone=indexed, separate=fused.operation.axes)

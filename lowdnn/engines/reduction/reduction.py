@@ -1,11 +1,11 @@
-"""Reductions over any axes in one launch, or in two where one output has more work than a block should do.
+"""``reduction``: reductions over any axes in one launch, or in two if one output is too much for a block.
 
-The pointwise operations before the reduction run on the elements as they are read, those after it on the result. Where
-the axis that is contiguous in memory is reduced, a team of threads joins its elements (``reduction_rows.cu``);
-where it is kept, each thread owns neighbouring outputs (``reduction_columns.cu``). If that gives too few blocks for the
-device, every output is cut into slices, whose totals a second launch joins (``reduction_combine.cu``). Many short rows
-behind each other, which begin anywhere, are read as one (``reduction_short_rows.cu``).
-The order of summation depends on the plan only.
+The pointwise operations before the reduction run on the elements as they are read, those after it on the result. If the
+axis that is contiguous in memory is reduced, a team of threads reduces its elements (``reduction_rows.cu``); if it is
+kept, each thread owns neighbouring outputs (``reduction_columns.cu``). If that gives too few blocks for the device,
+each output is cut into slices, whose totals a second launch combines (``reduction_combine.cu``). Many short rows that
+lie one after the other in memory, aligned or not, are read as one row (``reduction_short_rows.cu``). The order of
+summation depends only on the plan.
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ from lowdnn.status import Status
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _UNROLLS = (1, 2, 4, 8)
 _SLICES = tuple(1 << power for power in range(11))
-#: Blocks per multiprocessor beyond which longer columns of a thread are worth more.
+#: Blocks for each multiprocessor beyond which longer columns of a thread pay more than further blocks.
 _MANY_BLOCKS_PER_SM = 16
-#: Blocks of each multiprocessor, one for a large plane, that need no slices: of any planes, and of those of which a
-#: thread has no more than so many groups. Measured on an H200.
-_WHOLE_BLOCKS_PER_SM, _SHORT_BLOCKS_PER_SM, _SHORT_GROUPS = 1.5, 0.75, 16
-#: Groups that a thread should have before an output is worth more threads.
+#: Blocks of a large plane for each multiprocessor from which slices do not pay, measured on an H200.
+_WHOLE_BLOCKS_PER_SM = 1.5
+#: Blocks of a short plane for each multiprocessor from which slices do not pay, measured on an H200.
+_SHORT_BLOCKS_PER_SM = 0.75
+#: Groups of each thread in a short plane at most.
+_SHORT_GROUPS = 16
+#: Groups of a thread at least before an output gets more threads.
 _MIN_GROUPS = 4
 
 
 class ReductionEngine(ProblemEngine["_Problem"]):
-    """See the module's docstring."""
+    """Reductions, as the module's docstring says."""
 
     name = "reduction"
     index = 5
@@ -63,12 +66,12 @@ class ReductionEngine(ProblemEngine["_Problem"]):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else _Problem(fused, arch)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """THREADS_PER_ROW (threads of an output, or side by side), MULTIPLY (groups in flight per thread), SPLIT_K_SLC;
-        for short rows TILE_ROWS alone: the rows of a block."""
+        """THREADS_PER_ROW (threads of an output, or side by side), MULTIPLY (groups in flight for each thread) and
+        SPLIT_K_SLC; for short rows only TILE_ROWS, the rows of a block."""
         return _knobs(problem.layout, arch) if problem.short is None else _short_knobs(problem.short, arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, two where outputs are cut into slices, none where there are no outputs."""
+        """One launch, two if outputs are cut into slices, or none if there are no outputs."""
         layout, short = problem.layout, problem.short
         if short is not None:
             outputs = chosen[KnobType.TILE_ROWS]
@@ -94,7 +97,7 @@ class ReductionEngine(ProblemEngine["_Problem"]):
 
 @dataclass(frozen=True)
 class _Problem:
-    """A reduction on an architecture, and how the kernels walk over it, worked out where there is to be a plan."""
+    """A reduction on an architecture, and the axes of its kernels, which are computed when a plan needs them."""
 
     fused: FusedReduction
     arch: ArchSpec
@@ -105,12 +108,12 @@ class _Problem:
 
     @cached_property
     def short(self) -> ShortRows | None:
-        """The rows of a kernel for short ones, where it is faster."""
+        """The short rows of ``reduction_short_rows.cu``, if that kernel is faster; otherwise None."""
         return ShortRows.of(self.fused, self.layout, self.arch)
 
 
 def _refuse_size(fused: FusedReduction) -> str:
-    """Why the kernels' indices do not reach all of the tensors, or an empty string."""
+    """The reason why the kernels' indices do not reach all of the tensors, or an empty string."""
     if prod(fused.before.dims) <= MAX_EXTENT:
         return ""
     layout = layout_of(fused)
@@ -126,7 +129,7 @@ def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
     width = _default_width(layout, arch)
     unroll = _default_unroll(layout, width, arch)
     slices = _default_slices(layout, width, arch)
-    side = "threads that join one output" if layout.is_row else "threads side by side"
+    side = "threads that share one output" if layout.is_row else "threads side by side"
     return (
         Knob("width", KnobType.THREADS_PER_ROW, _WIDTHS, width, side),
         Knob("unroll", KnobType.MULTIPLY, _UNROLLS, unroll, "groups in flight per thread"),
@@ -140,11 +143,11 @@ def _short_knobs(short: ShortRows, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
-    """Large planes: a block. Other rows: as many threads as lie along the contiguous axis, no more than have work (but
-    a whole memory sector of two 16-byte vectors), and no idle teams.
+    """The default of THREADS_PER_ROW.
 
-    Columns: one warp along the contiguous axis, more where there are few steps or many blocks, fewer where there are
-    few outputs.
+    Large planes have a block. Other rows have as many threads as lie along the contiguous axis and have work (but at
+    least a memory sector of two 16-byte vectors), with no idle teams. Columns have one warp along the contiguous axis,
+    more if there are few steps or many blocks, and fewer if there are few outputs.
     """
     if _reduces_large_planes(layout, arch):
         return THREADS
@@ -158,8 +161,10 @@ def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
 
 
 def _default_unroll(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
-    """Up to 64 bytes a thread in flight, and not more than it has; of large planes as many groups as these have
-    elements."""
+    """The default of MULTIPLY: up to 64 bytes of each thread in flight, as far as it has them.
+
+    For large planes it is the number of elements in a group.
+    """
     if _reduces_large_planes(layout, arch):
         return layout.vector
     groups = max(1, layout.reduced_groups // threads_per_output(layout, width))
@@ -168,12 +173,12 @@ def _default_unroll(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
 
 
 def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
-    """As many slices as fill the device, each long enough to be worth a block; of large planes one where that does."""
+    """The default of SPLIT_K_SLC: slices that fill the device, each long enough for a block; 1 if planes do without."""
     blocks = max(1, blocks_of_slice(layout, width))
     longest = max(1, layout.reduced_groups // (threads_per_output(layout, width) * _MIN_GROUPS))
     wanted = arch.sm_count * BLOCKS_PER_SM
     if _reduces_large_planes(layout, arch):
-        if _stay_whole(layout, arch):
+        if _fill_without_slices(layout, arch):
             return 1
     elif _reduces_planes(layout):
         wanted *= 2
@@ -181,19 +186,19 @@ def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
 
 
 def _reduces_planes(layout: ReductionLayout) -> bool:
-    """Whether threads step from row to row: each group has a place of its own, so that few in flight per thread but
-    more threads are faster."""
+    """Whether threads step from row to row. Each group then needs an address of its own, so that more threads with few
+    groups in flight are faster."""
     return layout.is_row and layout.vector > 2 and layout.space.rank - layout.kept > 1
 
 
 def _reduces_large_planes(layout: ReductionLayout, arch: ArchSpec) -> bool:
-    """Whether a block is best for each: all its threads have work, in groups of as many elements as there can be or
-    without a second launch."""
+    """Whether each plane should have a block: all its threads have work, in groups of the largest size or without a
+    second launch."""
     is_large = layout.reduced_groups >= _MIN_GROUPS * THREADS
-    return _reduces_planes(layout) and is_large and (layout.vector == MAX_VECTOR or _stay_whole(layout, arch))
+    return _reduces_planes(layout) and is_large and (layout.vector == MAX_VECTOR or _fill_without_slices(layout, arch))
 
 
-def _stay_whole(layout: ReductionLayout, arch: ArchSpec) -> bool:
-    """Whether blocks of one large plane each keep memory busy, or end before a second launch would begin."""
+def _fill_without_slices(layout: ReductionLayout, arch: ArchSpec) -> bool:
+    """Whether blocks with one large plane each keep memory busy, or end before a second launch would begin."""
     are_short = layout.reduced_groups <= _SHORT_GROUPS * THREADS
     return layout.outputs >= (_SHORT_BLOCKS_PER_SM if are_short else _WHOLE_BLOCKS_PER_SM) * arch.sm_count

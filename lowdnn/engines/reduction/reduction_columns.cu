@@ -1,18 +1,18 @@
-// reduction_columns: y[k] = epilogue(op over r of prologue(x[r, k])) where the vector axis, the one that is contiguous
-// in memory, is kept.
+// reduction_columns: y[k] = epilogue(op over r of prologue(x[r, k])), if the vector axis, which is contiguous in
+// memory, is kept.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, the vector axis last among them, then the reduced ones. The kept
 // axes are cut into groups of VECTOR neighbouring outputs, the reduced ones give steps; both are numbered with the last
 // axis fastest.
-// Block: blockIdx.x = block of groups * slices + slice; it is COLUMNS threads wide and THREADS / COLUMNS rows high: a
-// thread owns one group of outputs and takes every row-th step of one slice of `slice_steps` steps.
+// Block: blockIdx.x = block of groups * slices + slice. A block is COLUMNS threads wide and THREADS / COLUMNS rows
+// high: a thread owns one group of outputs and takes every row-th step of one slice of `slice_steps` steps.
 // Order of summation: each thread sums chains of at most STEPS * UNROLL terms and adds them to its totals; then the
-// rows of the block are joined as a tree. It depends on the parameters only.
+// rows of the block are added as a tree. It depends only on the parameters.
 // Shared memory (static): VECTOR totals for each thread.
 // Launch: THREADS threads, ceil(groups / COLUMNS) * slices blocks.
-// Macros: OPERATOR THREADS COLUMNS UNROLL VECTOR KEPT; SPLIT: 0 where the first row applies the epilogue, 1 where it
-// writes the totals of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 where the
-// operator is GenStats; INDEX: u32 where groups and steps are below 2^31, otherwise i64.
+// Macros: OPERATOR THREADS COLUMNS UNROLL VECTOR KEPT; SPLIT: 0 if the first row applies the epilogue, 1 if it writes
+// the totals of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 if the operator is GenStats;
+// INDEX: u32 if groups and steps are below 2^31, otherwise i64.
 
 #define READS_ONLY
 #include "include/math/division.cuh"
@@ -20,14 +20,14 @@
 #include "generated.cuh"
 #include "epilogues.cuh"
 
-typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Totals;  // of one thread, or of one chain of it
+typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Totals;  // the totals of a thread, or of a chain
 typedef Totals::Total Total;
 
 struct Numbers {
   i64 outputs;
   i64 groups;
   i64 extent;  // elements along the vector axis
-  i64 steps;   // of one output
+  i64 steps;   // steps of one output
   i64 slice_steps;
   i64 slices;
   i64 count;                     // elements reduced into one output
@@ -46,9 +46,9 @@ __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordi
   return Prologue::cursor(p.before, coordinate);
 }
 
-// The steps `step`, step + ROWS, ... before `end` joined to chains: UNROLL of them, or without ALL as many as there
-// are: the first one stands in for those behind the end, since a load under a condition would hold its elements in a
-// register each.
+// Adds the steps `step`, step + ROWS, ... before `end` to chains: UNROLL of them or, without ALL, as many as there are.
+// Then the first step is loaded again in place of those beyond the end, since a predicated load would need a register
+// for each element.
 template <bool ALL>
 __device__ __forceinline__ void add_steps(
     const Params& p, i64 (&coordinate)[RANK], i64 column, INDEX step, INDEX end, Totals& chains) {
@@ -68,7 +68,8 @@ __device__ __forceinline__ void add_steps(
   }
 }
 
-// One thread's part of a slice: the steps begin, begin + ROWS, ... before `end`, for `valid` outputs from `column` on.
+// Reduces a thread's part of a slice: the steps begin, begin + ROWS, ... before `end`, for `valid` outputs from
+// `column` on.
 __device__ __forceinline__ Totals reduce_slice(
     const Params& p, i64 (&coordinate)[RANK], i64 column, int valid, INDEX begin, INDEX end) {
   Totals totals;
@@ -99,7 +100,7 @@ __device__ __forceinline__ Totals reduce_slice(
   return totals;
 }
 
-// The rows' totals joined; the result is right in the first row.
+// Reduces the rows' totals; the result is valid in the first row.
 __device__ __forceinline__ void reduce_rows(Totals& totals) {
   __shared__ Total shared[VECTOR][THREADS];
   const int row = threadIdx.x / COLUMNS;
@@ -136,7 +137,8 @@ __device__ __forceinline__ void store_totals(const Params& p, const i64 (&coordi
   }
 }
 
-// The bound is less than fits: without one ptxas spills a few registers of some kernels to fit one more block.
+// The bound is below the blocks that fit: without one ptxas spills a few registers of some kernels to fit one more
+// block.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL_NAME(const __grid_constant__ Params p) {
   const INDEX slice = SPLIT ? INDEX(blockIdx.x) % INDEX(p.slices) : 0;
   const INDEX block = SPLIT ? INDEX(blockIdx.x) / INDEX(p.slices) : INDEX(blockIdx.x);

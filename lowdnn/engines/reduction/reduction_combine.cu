@@ -1,12 +1,12 @@
 // reduction_combine: y[k] = epilogue(op over slices s of partials[s][k]), the second launch of a split reduction.
 //
 // Layouts: partials [slices][outputs] of totals; y has any strides over RANK axes, the first launch's kept ones.
-// Block: COLUMNS outputs wide and THREADS / COLUMNS rows high; a thread joins every row-th slice of one output in
-// ascending order, then the rows are joined as a tree.
+// Block: COLUMNS outputs wide and THREADS / COLUMNS rows high; a thread reduces every row-th slice of one output in
+// ascending order, then the rows are reduced as a tree.
 // Shared memory (static): one total for each thread.
 // Launch: THREADS threads, ceil(outputs / COLUMNS) blocks.
-// Macros: OPERATOR THREADS COLUMNS; MOMENTS: 1 where the operator is GenStats; OVERLAPS: 1 for a launch that may start
-// before the one before it has ended (sm_90); INDEX: u32 where outputs are below 2^31, otherwise i64.
+// Macros: OPERATOR THREADS COLUMNS; MOMENTS: 1 if the operator is GenStats; OVERLAPS: 1 for a dependent launch (sm_90);
+// INDEX: u32 if outputs are below 2^31, otherwise i64.
 
 #include "include/math/division.cuh"
 #include "include/ptx/dependent_launch.cuh"

@@ -1,17 +1,17 @@
-// reduction_rows: y[k] = epilogue(op over r of prologue(x[k, r])) where the vector axis, the one that is contiguous in
-// memory, is reduced.
+// reduction_rows: y[k] = epilogue(op over r of prologue(x[k, r])), if the vector axis, which is contiguous in memory,
+// is reduced.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then the reduced ones, the vector axis last. The reduced axes
 // are cut into groups of VECTOR neighbouring elements, numbered with the last axis fastest.
-// Block: blockIdx.x = block of outputs * slices + slice; a team of TEAM threads computes one output over one slice of
+// Block: blockIdx.x = block of outputs * slices + slice. A team of TEAM threads computes one output over one slice of
 // `slice_groups` groups; a block has THREADS / TEAM teams with neighbouring outputs.
-// Order of summation: each thread sums its groups in VECTOR chains of at most STEPS * UNROLL terms, joins the chains as
-// a tree and adds that to its total; then the team joins its totals as a tree. It depends on the parameters only.
-// Shared memory (static): one total for each warp, where a team has several.
+// Order of summation: each thread sums its groups in VECTOR chains of at most STEPS * UNROLL terms, adds the chains as
+// a tree and adds that to its total; then the team adds its totals as a tree. It depends only on the parameters.
+// Shared memory (static): one total for each warp, if a team has several.
 // Launch: THREADS threads, ceil(outputs / teams) * slices blocks.
-// Macros: OPERATOR THREADS TEAM UNROLL VECTOR KEPT; SPLIT: 0 where the team's first thread applies the epilogue, 1
-// where it writes the total of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 where the
-// operator is GenStats; INDEX: u32 where outputs and groups are below 2^31, otherwise i64.
+// Macros: OPERATOR THREADS TEAM UNROLL VECTOR KEPT; SPLIT: 0 if the team's first thread applies the epilogue, 1 if it
+// writes the total of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 if the operator is
+// GenStats; INDEX: u32 if outputs and groups are below 2^31, otherwise i64.
 
 #define READS_ONLY
 #include "include/math/division.cuh"
@@ -19,13 +19,13 @@
 #include "generated.cuh"
 #include "epilogues.cuh"
 
-typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Chains;  // of one thread
+typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Chains;  // the chains of a thread
 typedef Chains::Total Total;
 
 struct Numbers {
   i64 outputs;
-  i64 groups;        // of one output
-  i64 whole_groups;  // leading groups of which each has VECTOR elements
+  i64 groups;        // groups of one output
+  i64 whole_groups;  // leading groups with VECTOR elements each
   i64 extent;        // elements along the vector axis
   i64 slice_groups;
   i64 slices;
@@ -40,16 +40,16 @@ constexpr int RANK = Prologue::RANK;
 constexpr int TEAMS = THREADS / TEAM;
 constexpr int STEPS = 16;
 
-// The place of a group: its row's cursor; its first element along the vector axis comes back in `column`.
+// The cursor of a group's row; `column` is set to the group's first element along the vector axis.
 __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordinate)[RANK], INDEX group, i64& column) {
   digits<RANK - KEPT>(p.axes + KEPT, group, coordinate + KEPT);
   column = coordinate[RANK - 1] * VECTOR;
   return Prologue::cursor(p.before, coordinate);
 }
 
-// The whole groups `group`, group + TEAM, ... before `end` joined to chains: UNROLL of them, or without ALL as many as
-// there are: the first one stands in for those behind the end, since a load under a condition would hold its elements
-// in a register each. Gives the next one.
+// Adds the whole groups `group`, group + TEAM, ... before `end` to chains: UNROLL of them or, without ALL, as many as
+// there are. Then the first group is loaded again in place of those beyond the end, since a predicated load would need
+// a register for each element. Returns the next group.
 template <bool ALL>
 __device__ __forceinline__ INDEX add_groups(
     const Params& p, i64 (&coordinate)[RANK], INDEX group, INDEX end, Chains& chains) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ INDEX add_groups(
   return next;
 }
 
-// One thread's part of a slice: the groups begin + lane, begin + lane + TEAM, ... before `end`.
+// Reduces a thread's part of a slice: the groups begin, begin + TEAM, ... before `end`.
 __device__ __forceinline__ Total reduce_slice(
     const Params& p, i64 (&coordinate)[RANK], INDEX begin, INDEX end, INDEX whole_end) {
   Total total = OPERATOR::neutral<Prologue::Result>();
@@ -111,7 +111,7 @@ __device__ __forceinline__ Total reduce_slice(
   return total;
 }
 
-// The team's totals joined; the result is right in its first thread.
+// Reduces the team's totals; the result is valid in its first thread.
 __device__ __forceinline__ Total reduce_team(Total total) {
 #pragma unroll
   for (int offset = (TEAM < 32 ? TEAM : 32) / 2; offset > 0; offset /= 2) {

@@ -1,16 +1,16 @@
-// reduction_short_rows: y[k] = epilogue(op over r of prologue(x[k * count + r])) where rows lie behind each other in
-// memory and begin anywhere: too short to be read one by one in whole vectors.
+// reduction_short_rows: y[k] = epilogue(op over r of prologue(x[k * count + r])), for rows that lie one after the other
+// in memory, aligned or not, and are too short to be read one by one in whole vectors.
 //
-// Layouts: everything that the prologue reads or writes is one row of outputs * count elements.
-// Block: `block_outputs` neighbouring outputs. Its elements are read as one row in groups of VECTOR, go through the
-// prologue and into shared memory; then TEAM threads join those of one output.
-// Order of summation: each thread of a team sums every TEAM-th element, then the team joins its totals as a tree. It
-// depends on the parameters only.
-// Shared memory (static): STAGED results of the prologue; elements as they are read where it does nothing else.
+// Layouts: all tensors of the prologue are one row of outputs * count elements.
+// Block: `block_outputs` neighbouring outputs. Their elements are read as one row in groups of VECTOR, pass through the
+// prologue and go to shared memory; then TEAM threads reduce those of one output.
+// Order of summation: each thread of a team sums every TEAM-th element, then the team adds its totals as a tree. It
+// depends only on the parameters.
+// Shared memory (static): STAGED results of the prologue, unconverted if it only reads.
 // Launch: THREADS threads, ceil(outputs / block_outputs) blocks; block_outputs * count is a multiple of VECTOR and at
 // most STAGED.
-// Macros: OPERATOR COMPUTE (what it is computed in) THREADS TEAM UNROLL VECTOR STAGED; MOMENTS: 1 where the operator is
-// GenStats.
+// Macros: OPERATOR COMPUTE (the type of the arithmetic) THREADS TEAM UNROLL VECTOR STAGED; MOMENTS: 1 if the operator
+// is GenStats.
 
 #define READS_ONLY
 #include "include/math/reduction_operators.cuh"
@@ -28,7 +28,7 @@ struct Params {
   Outputs<MOMENTS> after;
 };
 
-// The elements from `begin` on, a multiple of VECTOR, through the prologue; shared memory holds whole groups.
+// Passes the elements from `begin` on, a multiple of VECTOR, through the prologue to shared memory, in whole groups.
 __device__ __forceinline__ void stage(const Params& p, i64 begin, int elements, Group* staged) {
   const i64 origin[1] = {0};
   const Prologue::Cursor row = Prologue::cursor(p.before, origin);

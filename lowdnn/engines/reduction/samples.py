@@ -1,4 +1,4 @@
-"""Common reductions: their kernels are shipped precompiled."""
+"""Common reductions, whose kernels are shipped precompiled."""
 
 from __future__ import annotations
 

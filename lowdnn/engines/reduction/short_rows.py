@@ -1,4 +1,4 @@
-"""The launch of ``reduction_short_rows.cu``: rows behind each other in memory, read as one row."""
+"""The launch of ``reduction_short_rows.cu``: rows one after the other in memory, read as one row."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from lowdnn.engines.reduction.stages import BLOCKS_PER_SM, THREADS, ShortParams,
 from lowdnn.graph.reduction_pattern import FusedReduction
 from lowdnn.plan import KernelRef, Launch, Struct, Work
 
-#: Bytes of shared memory.
+#: Bytes of shared memory for the elements of a block.
 _STAGED_BYTES = 32 << 10
-#: Groups in flight per thread.
+#: Groups in flight for each thread.
 _UNROLL = 4
-#: Outputs of a block, at least: fewer would not be worth a barrier.
+#: Outputs of a block at least; fewer are not worth a barrier.
 FEWEST_OUTPUTS = 32
 
 
 @dataclass(frozen=True)
 class ShortRows:
-    """before: the functor before the reduction, over one row of all elements."""
+    """Short rows read as one row of all elements.
+
+    before: the functor before the reduction over that row.  vector: elements of a group in it.
+    """
 
     fused: FusedReduction
     layout: ReductionLayout
@@ -33,7 +36,8 @@ class ShortRows:
 
     @staticmethod
     def of(fused: FusedReduction, layout: ReductionLayout, arch: ArchSpec) -> ShortRows | None:
-        """None where rows do not lie behind each other, are long or few, or are read in fair vectors as they are."""
+        """The short rows of a reduction; None if its rows are not contiguous, few, long, or read in fair vectors
+        anyway."""
         if not layout.is_row or layout.space.rank != 2 or indexed_axes(fused.before):
             return None
         strides = {t.uid: layout.space.strides[t.uid] for t in (*fused.before.loads, *fused.before.stores)}
@@ -57,11 +61,11 @@ class ShortRows:
 
     @property
     def most_outputs(self) -> int:
-        """Those of a block whose elements fit into shared memory."""
+        """The most outputs of a block whose elements fit into shared memory."""
         return floor_power(self._staged // self.layout.count)
 
     def default_outputs(self, arch: ArchSpec) -> int:
-        """As many as fit, fewer where that leaves multiprocessors without work."""
+        """The default of TILE_ROWS: as many outputs as fit, fewer if multiprocessors would have no work."""
         enough = floor_power(self.layout.outputs // (arch.sm_count * BLOCKS_PER_SM))
         return max(FEWEST_OUTPUTS, min(self.most_outputs, enough))
 
@@ -98,5 +102,5 @@ class ShortRows:
 
     @property
     def _staged(self) -> int:
-        """Elements that shared memory holds."""
+        """Elements that fit into shared memory."""
         return _STAGED_BYTES // dtypes.info(self.fused.compute_type).size_bytes

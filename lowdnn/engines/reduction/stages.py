@@ -1,4 +1,4 @@
-"""The launches of a blocked reduction: one stage, or two with partial totals in the workspace between them."""
+"""The kernels and launches of a reduction: one, or two that pass partial totals through the workspace."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ THREADS = 256
 #: Blocks per multiprocessor that keep device memory busy.
 BLOCKS_PER_SM = 4
 
+#: Slices of an output from which fewer outputs lie side by side in the second launch.
 _FEW_SLICES = 16
-#: From here on one thread of 32 to an output would wait for memory more than twice, one after the other.
+#: Slices from which 32 threads for each output would wait for memory more than twice in sequence.
 _MANY_SLICES = 256
-#: Iterations from which on a slice is long.
+#: Iterations of a block in a long slice at least.
 _LONG_SLICE = 4
 _OPERATORS = {
     ReduceTensorOp.ADD: "Add",
@@ -75,7 +76,7 @@ class RowParams:
 
 @dataclass(frozen=True)
 class ColumnParams:
-    """Compile-time parameters of ``reduction_columns.cu``."""
+    """Compile-time parameters of ``reduction_columns.cu``; field names are its macros."""
 
     OPERATOR: str
     THREADS: int
@@ -90,7 +91,7 @@ class ColumnParams:
 
 @dataclass(frozen=True)
 class ShortParams:
-    """Compile-time parameters of ``reduction_short_rows.cu``."""
+    """Compile-time parameters of ``reduction_short_rows.cu``; field names are its macros."""
 
     OPERATOR: str
     COMPUTE: str
@@ -104,7 +105,7 @@ class ShortParams:
 
 @dataclass(frozen=True)
 class CombineParams:
-    """Compile-time parameters of ``reduction_combine.cu``."""
+    """Compile-time parameters of ``reduction_combine.cu``; field names are its macros."""
 
     OPERATOR: str
     THREADS: int
@@ -119,10 +120,10 @@ Params = RowParams | ColumnParams | ShortParams | CombineParams
 
 @dataclass(frozen=True)
 class Stages:
-    """What is decided about one fused reduction.
+    """The choices for one fused reduction.
 
-    width: threads of a team (rows), or threads side by side (columns).  unroll: groups in flight per thread.
-    wanted_slices: how many slices an output is cut into; fewer where it has fewer groups.
+    width: threads of a team (rows), or threads side by side (columns).  unroll: groups in flight for each thread.
+    wanted_slices: slices that an output is cut into; there are fewer if it has fewer groups.
     overlaps: as ``Combination.overlaps``.
     """
 
@@ -135,7 +136,8 @@ class Stages:
 
     @cached_property
     def slice_groups(self) -> int:
-        """Groups of one slice; in long slices a multiple of what a block has in flight, which leaves no remainder."""
+        """Groups of a slice; in long slices a multiple of the groups that a block has in flight, without a
+        remainder."""
         groups = ceil_div(max(self.layout.reduced_groups, 1), self.wanted_slices)
         at_once = threads_per_output(self.layout, self.width) * self.unroll
         is_long = self.wanted_slices > 1 and groups >= _LONG_SLICE * at_once
@@ -234,9 +236,9 @@ class Stages:
 
 @dataclass(frozen=True)
 class Combination:
-    """The launch that joins ``slices`` partial totals of each output, [slices][outputs], and finishes them.
+    """The launch that combines ``slices`` partial totals of each output, [slices][outputs], and finishes them.
 
-    overlaps: whether it may start before the launch that writes them has ended, for sm_90a.
+    overlaps: whether it is a dependent launch, which sm_90a has: it may begin before the launch that writes them ends.
     """
 
     fused: FusedReduction
@@ -279,23 +281,23 @@ class Combination:
 
     @property
     def _width(self) -> int:
-        """Outputs side by side: one warp where there are few slices, a memory sector, or less where there are many."""
+        """Outputs side by side in a block: a warp's, or less than a memory sector's if there are many slices."""
         width = 32 if self.slices < _FEW_SLICES else 8 if self.slices < _MANY_SLICES else 2
         return min(width, ceil_power(self.layout.outputs))
 
 
 def operator_of(operation: AnyReduction) -> str:
-    """The struct of ``include/math/reduction_operators.cuh``."""
+    """The operator's struct in ``include/math/reduction_operators.cuh``."""
     return "GenStats" if isinstance(operation, GenStats) else _OPERATORS[operation.reduction.operator]
 
 
 def threads_per_output(layout: ReductionLayout, width: int) -> int:
-    """Threads of a block that share one output, or one group of outputs."""
+    """Threads of a block that share an output, or a group of outputs."""
     return width if layout.is_row else THREADS // width
 
 
 def blocks_of_slice(layout: ReductionLayout, width: int) -> int:
-    """Blocks that one slice of every output takes."""
+    """Blocks for one slice of every output."""
     if layout.is_row:
         return ceil_div(layout.outputs, THREADS // width)
     return ceil_div(layout.kept_groups, width)
@@ -331,5 +333,5 @@ def _index(layout: ReductionLayout) -> str:
 
 
 def axes_of(radices: tuple[int, ...]) -> tuple[Argument, ...]:
-    """``Divider axes[]``: the kernels do not use the first of each mixed radix, nor any where there is no work."""
+    """The kernels' ``Divider axes[]``. They do not use the first of each mixed radix, nor any if there is no work."""
     return tuple(field for radix in radices for field in divider(min(max(radix, 1), MAX_EXTENT)))

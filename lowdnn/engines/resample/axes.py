@@ -1,4 +1,4 @@
-"""The taps along one axis as the kernels take them: ``TapAxis`` of ``resample.cuh``."""
+"""The taps along one axis, as the kernels need them: ``TapAxis`` of ``resample.cuh``, and compile-time patterns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32
 from lowdnn.ops.resample import AxisTaps
 from lowdnn.plan import Scalar, ScalarType, Struct
 
-#: An axis that the tensors do not have: one position, one output, one tap.
+#: An axis that the tensors lack: one position, one output, one tap.
 MISSING = AxisTaps(inputs=1, outputs=1, step=1, offset=0, reach=1, unit=1)
 
-#: The largest windows and the finest fractions of a position that are unrolled.
+#: Taps of a window at most, if windows are unrolled.
 _MAX_TAPS = 16
+#: Denominator of the fractions of a position at most, if windows are unrolled.
 _MAX_UNIT = 16
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What is known at compile time of windows along an axis: window i begins at floor((i * step + phase) / unit).
+    """The windows along an axis, known at compile time: window i begins at floor((i * step + phase) / unit).
 
-    Positions are counted from the first one of a tile of windows or of positions.
+    Positions are counted from the first one of a tile.
     """
 
     taps: int
@@ -31,24 +32,24 @@ class Pattern:
 
     @property
     def name(self) -> str:
-        """The axis in kernel names."""
+        """The part of kernel names for the windows."""
         fraction = "" if self.unit == 1 else f"u{self.unit}p{self.phase}"
         return f"{self.taps}s{self.step}{fraction}"
 
     def windows(self, count: int) -> str:
-        """The C++ type of so many neighbouring windows (``window_tile.cuh``)."""
+        """The C++ type of ``count`` neighbouring windows (``window_tile.cuh``)."""
         return f"Windows<{count},{self.taps},{self.step},{self.unit},{self.phase}>"
 
     def first(self, window: int) -> int:
         return (window * self.step + self.phase) // self.unit
 
     def positions(self, windows: int) -> int:
-        """The positions from the first tap of so many windows to the last one's."""
+        """Positions from the first tap of ``windows`` windows to the last tap."""
         return self.first(windows - 1) + self.taps
 
 
 def canonical(axis: AxisTaps) -> AxisTaps:
-    """The axis; where it has one window, of few taps, with a step as if windows lay side by side."""
+    """The axis itself, except that a single window of few taps gets the step that adjacent windows would have."""
     return replace(axis, step=axis.span * axis.unit) if axis.outputs == 1 and has_pattern(axis) else axis
 
 
@@ -58,7 +59,7 @@ def has_pattern(axis: AxisTaps) -> bool:
 
 
 def window_period(axis: AxisTaps) -> int:
-    """So many windows begin a whole number of positions further on."""
+    """The number of windows after which they begin a whole number of positions later."""
     return axis.unit // gcd(axis.step, axis.unit)
 
 
@@ -74,16 +75,16 @@ def has_inside_taps(axis: AxisTaps) -> bool:
 
 
 def window_pattern(axis: AxisTaps) -> Pattern:
-    """The pattern of a tile of windows, a multiple of their period."""
+    """The pattern of a tile of windows, whose number is a multiple of their period."""
     return Pattern(axis.span, axis.step, axis.unit, -axis.offset % axis.unit)
 
 
 @dataclass(frozen=True)
 class Readers:
-    """What is known at compile time of the outputs that read a tile of positions: ``Readers`` of the kernels.
+    """The outputs that read a tile of positions, known at compile time: ``Readers`` of the kernels.
 
-    Output k samples the image at (k * step - phase) / unit, counted from the tile's first position; ``first`` to
-    ``first + outputs - 1`` read the tile.
+    Output k samples the image at (k * step - phase) / unit, counted from the tile's first position. Outputs ``first``
+    to ``first + outputs - 1`` read the tile.
     """
 
     positions: int
@@ -94,7 +95,7 @@ class Readers:
 
     @property
     def name(self) -> str:
-        """The axis in kernel names."""
+        """The part of kernel names for the readers."""
         return f"{self.taps}s{self.step}u{self.unit}p{self.phase}"
 
     @property
@@ -121,12 +122,12 @@ class Readers:
 
 
 def reader_period(axis: AxisTaps) -> int:
-    """So many positions further on, the outputs that read them repeat."""
+    """The number of positions after which the pattern of the outputs that read them repeats."""
     return axis.step // gcd(axis.step, axis.unit)
 
 
 def readers(axis: AxisTaps, positions: int) -> Readers:
-    """The readers of a tile of positions, a multiple of their period."""
+    """The readers of a tile of positions, whose number is a multiple of their period."""
     return Readers(positions, axis.span, axis.step, axis.unit, axis.offset % axis.step)
 
 
@@ -145,7 +146,7 @@ def axis_struct(axis: AxisTaps) -> Struct:
 
 
 def largest_number(axis: AxisTaps, tile: int) -> int:
-    """The greatest integer that the kernels form along the axis, with ``tile`` positions past its end."""
+    """The greatest integer that the kernels compute along the axis, with ``tile`` positions past its end."""
     start, _ = _raised(-axis.offset, axis.unit)
     low, high, _ = _readers(axis)
     outputs = (axis.outputs + tile) * axis.step + start + axis.reach
@@ -153,7 +154,7 @@ def largest_number(axis: AxisTaps, tile: int) -> int:
 
 
 def fits(axis: AxisTaps, tile: int) -> bool:
-    """Whether 32-bit integers hold all of them."""
+    """Whether 32-bit integers hold all numbers that the kernels compute along the axis."""
     return largest_number(axis, tile) <= MAX_EXTENT
 
 
@@ -164,9 +165,9 @@ def leaves_image(axis: AxisTaps) -> bool:
 
 
 def _readers(axis: AxisTaps) -> tuple[int, int, int]:
-    """Numerators, at position 0, of the first output that reads a position and of the last one; what was added to both.
+    """(numerator of a position's first reading output, that of the last one, outputs added to both), for position 0.
 
-    Output o reads position i where first(o) <= i < end(o), that is where o is at least
+    Output o reads position i if first(o) <= i < end(o). This means that o is at least
     ceil(((i + 1) * unit + offset - reach) / step) and at most floor(((i + 1) * unit - 1 + offset) / step).
     """
     low = axis.unit + axis.offset - axis.reach + axis.step - 1
@@ -176,6 +177,6 @@ def _readers(axis: AxisTaps) -> tuple[int, int, int]:
 
 
 def _raised(numerator: int, divisor: int) -> tuple[int, int]:
-    """The numerator made >= 0 by multiples of the divisor, and how many."""
+    """(the numerator plus the fewest multiples of the divisor that make it >= 0, how many these are)."""
     multiples = max(0, ceil_div(-numerator, divisor))
     return numerator + multiples * divisor, multiples

@@ -1,4 +1,4 @@
-"""The plan of ``resample_backward.cu``."""
+"""The choices for ``resample_backward.cu``: tiles, accesses, macros and names."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from lowdnn.engines.resample.tile import (
     Tile,
     can_unroll,
     counts,
+    index_name,
     index_type,
-    places_name,
     result_type,
     rules_name,
 )
 from lowdnn.plan import KernelRef
 
-#: What a thread's sums and the outputs that it reads may take.
+#: Registers at most for a thread's sums and the outputs that it reads.
 _MAX_REGISTERS = 220
-#: Channels of a thread that writes a whole image: few, and many where enough threads are left.
+#: Channels of a thread that writes a whole image: few, and many if enough threads are left.
 IMAGE_CHANNELS = (2, 4)
-#: The part of the device's threads that is enough for whole images: with fewer it is idle (100 thousand elements took
-#: 2.6 us where the quotient of ``resample_reduction`` took 2.0, 3 million 3.6 for 4.5).
+#: The share of the device's threads, 1 / 16, that suffices for whole images. With fewer the device idles: 100 thousand
+#: elements took 2.6 us (with ``resample_reduction`` 2.0 us), 3 million took 3.6 us (4.5 us).
 _ENOUGH_THREADS = 16
 
 
 @dataclass(frozen=True)
 class Params:
-    """The macros of ``resample_backward.cu``, described there."""
+    """The macros of ``resample_backward.cu``, which its head describes."""
 
     DY_TYPE: str
     X_TYPE: str
@@ -64,17 +64,17 @@ class Params:
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """The periods of what a thread's rows and its columns have in common."""
+    """The periods after which the readers of a thread's rows, and of its columns, repeat."""
     down, along = map(reader_period, problem.axes[1:])
     return down, 1 if _walks_columns(problem) else along
 
 
 def most(problem: Problem) -> tuple[int, int, int]:
-    """(channels, rows, columns) that a thread has by default, at most. Many positions share the outputs that they read,
-    most of all where a thread looks for maxima again: their windows cost more than what a channel more would share.
+    """The most (channels, rows, columns) of a thread by default.
 
-    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time; where
-    nothing is shared, half of one is faster.
+    With many positions, a thread shares the outputs that they read, above all if it searches for maxima again: windows
+    then cost more than another channel would share. Along contiguous columns a thread has one access, so that
+    neighbouring threads write whole sectors at once; if positions share no outputs, half an access is faster.
     """
     if _walks_columns(problem):
         return 8, 1, 16
@@ -88,7 +88,7 @@ def most(problem: Problem) -> tuple[int, int, int]:
 
 
 def holds_image(problem: Problem) -> bool:
-    """Whether a thread takes the one average of a channels-last image and writes it to all of the image."""
+    """Whether a thread reads the one average of a channels-last image and writes it to the whole image."""
     is_average = not (problem.is_maximum or problem.is_linear or problem.has_planes)
     is_last = problem.channels_last and problem.target.strides[1] == 1
     if not (is_average and is_last and all(axis.outputs == 1 for axis in problem.axes)):
@@ -105,7 +105,7 @@ def image(problem: Problem) -> tuple[int, int]:
 
 
 def fills_device(problem: Problem, channels: int, arch: ArchSpec) -> bool:
-    """Whether threads that write whole images of up to ``channels`` channels are enough for the device."""
+    """Whether threads that write images of up to ``channels`` channels are enough for the device."""
     threads = prod(problem.radices(min(channels, problem.most_channels), *image(problem)))
     return threads * _ENOUGH_THREADS >= arch.sm_count * arch.threads_per_sm
 
@@ -129,7 +129,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         LINEAR=int(problem.is_linear),
         HAS_INDEX=int(problem.index is not None),
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
-        RESULT=result_type(problem, tile.channels, has_place=searched is not None),
+        RESULT=result_type(problem, tile.channels, has_argmax=searched is not None),
         PADDING=problem.padding,
         HAS_PLANES=int(problem.has_planes),
         DIVISOR=problem.divisor,
@@ -147,12 +147,12 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         INDEX=tile.index_type(problem),
         THREADS=tile.threads,
     )
-    places = places_name(problem, params.INDEX_WIDTH)
+    index = index_name(problem, params.INDEX_WIDTH)
     walk = f"{down.name}x{along.name}" if is_tiled else "walk" + ("m" if params.REPEATS else "")
     access_name = f"v{access}o{shift}" + (f"x{x_access}o{x_shift}" if searched is not None else "")
     shape = f"{problem.order}{tile.channels}t{tile.rows}x{tile.columns}{access_name}_{params.INDEX}b{tile.threads}"
     return KernelRef(
-        name=f"resample_backward_{rules_name(problem, problem.padding)}{places}_{walk}_{shape}_sm80_"
+        name=f"resample_backward_{rules_name(problem, problem.padding)}{index}_{walk}_{shape}_sm80_"
         f"{problem.functor.digest}",
         source="resample/resample_backward.cu",
         target=BASE_TARGET,
@@ -166,18 +166,18 @@ def _readers(problem: Problem, rows: int, columns: int) -> tuple[Readers, Reader
 
 
 def can_walk(problem: Problem, rows: int, columns: int) -> bool:
-    """Whether the kernel walks over the outputs that read such a tile."""
+    """Whether the kernel can have such a tile and loop over the outputs that read it."""
     return rows == 1 and (columns == 1 or _walks_columns(problem))
 
 
 def _walks_columns(problem: Problem) -> bool:
-    """Whether a thread goes along columns, which share averages where the same outputs read them."""
+    """Whether a thread loops over columns, which share averages if the same outputs read them."""
     is_average = not (problem.is_maximum or problem.is_linear or problem.padding == "CLAMP")
     return problem.channels_last and is_average and not problem.has_patterns
 
 
 def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
-    """Whether the kernel knows the readers of such a tile at compile time."""
+    """Whether the kernel can know the readers of such a tile at compile time."""
     axes = problem.axes[1:]
     if not problem.has_patterns or any(
         count % reader_period(axis) for count, axis in zip((rows, columns), axes, strict=True)
@@ -190,18 +190,18 @@ def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
         return False
     has_own_sums = problem.is_maximum or problem.is_linear or any(axis.reach > axis.step for axis in axes)
     sums = rows * columns if has_own_sums else down.outputs * along.outputs
-    held = sums + along.outputs * (1 + problem.is_maximum)
+    registers = sums + along.outputs * (1 + problem.is_maximum)
     if problem.searched is not None:
         read_rows, read_columns = down.windows.positions(down.outputs), along.windows.positions(along.outputs)
         if not can_unroll(problem.searched, channels, read_rows, read_columns):
             return False
-        held += down.outputs * along.outputs * (1 if problem.looks_for_halves else 2)
+        registers += down.outputs * along.outputs * (1 if problem.has_half_maxima else 2)
     words = dtypes.info(problem.resample.compute_type).size_bytes // 4
-    return rows * columns == 1 or held * channels * words <= _MAX_REGISTERS
+    return rows * columns == 1 or registers * channels * words <= _MAX_REGISTERS
 
 
 def _access(problem: Problem, along: Readers) -> tuple[int, int]:
-    """Elements of an access along a row of dy and the index, and those of the first one before the first output."""
+    """(elements of an access along a row of dy and the index, those of the first access before the first output)."""
     if problem.channels_last:
         return 1, 0
     read = [tensor for tensor in (problem.source, problem.index) if tensor is not None]
@@ -211,7 +211,7 @@ def _access(problem: Problem, along: Readers) -> tuple[int, int]:
 
 
 def _x_access(problem: Problem, along: Readers) -> tuple[int, int]:
-    """Elements of an access along a row of x, and those of the first one before the first position that is read."""
+    """(elements of an access along a row of x, those of the first access before the first position that is read)."""
     if problem.channels_last or problem.searched is None:
         return 1, 0
     width = gcd(along.positions, max(1, neighbours(problem.searched, problem.searched.rank - 1)))

@@ -1,4 +1,4 @@
-"""The plan of ``resample_forward.cu``."""
+"""The choices for ``resample_forward.cu``: tiles, accesses, macros and names."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from lowdnn.engines.resample.tile import (
     ACCESS_BYTES,
     Tile,
     can_unroll,
+    index_name,
     index_type,
-    places_name,
     result_type,
     rules_name,
 )
 from lowdnn.plan import KernelRef
 
-#: What a thread's results and the values of a row may take, so that several blocks share a multiprocessor.
+#: Registers at most for a thread's results and the values of a row, so that several blocks share a multiprocessor.
 _MAX_REGISTERS = 160
 
 
 @dataclass(frozen=True)
 class Params:
-    """The macros of ``resample_forward.cu``, described there."""
+    """The macros of ``resample_forward.cu``, which its head describes."""
 
     X_TYPE: str
     COMPUTE: str
@@ -59,16 +59,16 @@ class Params:
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """The periods of what a thread's rows and its columns have in common."""
+    """The periods after which the taps of a thread's rows, and of its columns, repeat."""
     down, along = map(window_period, problem.axes[1:])
     return down, along
 
 
 def most(problem: Problem) -> tuple[int, int, int]:
-    """(channels, rows, columns) that a thread has by default, at most. Many outputs share what they read.
+    """The most (channels, rows, columns) of a thread by default. Many outputs share what they read.
 
-    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time; where
-    nothing is shared, one that reads.
+    Along contiguous columns a thread writes with one access, so that neighbouring threads write whole sectors at once;
+    if windows share no positions, it reads with one access.
     """
     if problem.channels_last:
         if problem.is_linear and problem.has_patterns:
@@ -88,7 +88,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
     params = Params(
         X_TYPE=dtypes.info(problem.source.data_type).c_type,
         COMPUTE=dtypes.info(problem.resample.compute_type).c_type,
-        RESULT=result_type(problem, tile.channels, has_place=problem.index is not None),
+        RESULT=result_type(problem, tile.channels, has_argmax=problem.index is not None),
         LINEAR=int(problem.is_linear),
         PADDING=padding,
         HAS_PLANES=int(problem.has_planes),
@@ -107,11 +107,11 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         INDEX=tile.index_type(problem),
         THREADS=tile.threads,
     )
-    places = places_name(problem, params.INDEX_WIDTH)
+    index = index_name(problem, params.INDEX_WIDTH)
     walk = f"{down.name}x{along.name}" if is_tiled else "walk"
     shape = f"{problem.order}{tile.channels}t{tile.rows}x{tile.columns}v{access}o{shift}_{params.INDEX}b{tile.threads}"
     return KernelRef(
-        name=f"resample_forward_{rules_name(problem, padding)}{places}_{walk}_{shape}_sm80_{problem.functor.digest}",
+        name=f"resample_forward_{rules_name(problem, padding)}{index}_{walk}_{shape}_sm80_{problem.functor.digest}",
         source="resample/resample_forward.cu",
         target=BASE_TARGET,
         parameters=macros(params),
@@ -120,7 +120,8 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
 
 
 def _may_clamp(problem: Problem) -> bool:
-    """Whether any position inside the image can stand for those outside: a maximum holds it anyway, or nothing does."""
+    """Whether positions outside the image may be read as the nearest ones inside: a maximum holds these anyway, or no
+    window has any."""
     is_unread = not any(map(leaves_image, problem.axes))
     is_repeated = problem.padding == "SKIP" and problem.is_maximum and all(map(has_inside_taps, problem.axes))
     return problem.channels_last and problem.index is None and (is_unread or is_repeated)
@@ -133,12 +134,12 @@ def _patterns(problem: Problem) -> tuple[Pattern, Pattern]:
 
 
 def can_walk(problem: Problem, rows: int, columns: int) -> bool:
-    """Whether the kernel walks over the taps of such a tile."""
+    """Whether the kernel can have such a tile and loop over its taps."""
     return rows == columns == 1
 
 
 def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
-    """Whether the kernel knows the taps of such a tile at compile time."""
+    """Whether the kernel can know the taps of such a tile at compile time."""
     if not problem.has_patterns or any(
         count % window_period(axis) for count, axis in zip((rows, columns), problem.axes[1:], strict=True)
     ):
@@ -148,15 +149,15 @@ def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
     if not can_unroll(problem.source, channels, read_rows, read_columns):
         return False
     words = dtypes.info(problem.resample.compute_type).size_bytes / 4
-    if problem.looks_for_halves and problem.index is None and channels > 1:
+    if problem.has_half_maxima and problem.index is None and channels > 1:
         words /= 2
-    kept = 2 if problem.index is not None and not problem.looks_for_halves else 1
-    held = rows * columns * kept + read_columns
-    return rows * columns == 1 or held * channels * words <= _MAX_REGISTERS
+    words_each = 2 if problem.index is not None and not problem.has_half_maxima else 1
+    registers = rows * columns * words_each + read_columns
+    return rows * columns == 1 or registers * channels * words <= _MAX_REGISTERS
 
 
 def _access(problem: Problem, columns: int) -> tuple[int, int]:
-    """(elements of an access along a row, those of the first one that lie before the first tap)."""
+    """(elements of an access along a row, those of the first access before the first tap)."""
     axis = problem.axes[2]
     if problem.channels_last or (problem.padding == "CLAMP" and not has_inside_taps(axis)):
         return 1, 0

@@ -1,4 +1,4 @@
-"""A resampling as the kernels see it: a source that is read, a target whose elements are computed, three axes."""
+"""A resampling as the kernels see it: a source that is read, a target that is computed, and three axes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from lowdnn.ops.resample import AxisTaps, Resample, ResampleOperation
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.tensor import Tensor
 
-#: Neighbouring channels of a thread, whose results are in registers, and bytes of an access.
+#: Neighbouring channels of a thread at most, whose results are in registers.
 _MAX_CHANNELS = 8
+#: Bytes of an access.
 _ACCESS_BYTES = 16
 
-#: Planes of neighbouring channels of a thread.
+#: Neighbouring channels at most whose planes a thread has.
 _MAX_PLANES = 2
 
-#: Neighbouring elements of a thread along the columns.
+#: Neighbouring columns of a thread at most.
 _MAX_TILE = 16
 
-#: Threads of a block, at least.
+#: Threads of a block at least.
 _FEWEST_THREADS = 64
 
 
@@ -65,13 +66,13 @@ class Problem:
 
     @property
     def index(self) -> Tensor | None:
-        """What the kernel writes or reads of the places of maxima."""
+        """The tensor of argmaxes that the kernel writes or reads: the index of a maximum in its window."""
         index = self.operation.index if self.is_maximum else None
         return None if index is None or index.is_virtual else index
 
     @property
     def searched(self) -> Tensor | None:
-        """x, where maxima are looked for in it again."""
+        """x in a backward pass that searches it for the maxima again; otherwise None."""
         operation = self.operation
         if not isinstance(operation, ResampleBackward) or not self.is_maximum or operation.index is not None:
             return None
@@ -86,7 +87,7 @@ class Problem:
 
     @cached_property
     def padding(self) -> str:
-        """The kernels' name for what positions outside the image are."""
+        """The kernels' name for the values of positions outside the image."""
         if not any(map(axes.leaves_image, self.axes)):
             return "SKIP"
         if self.resample.is_clamped:
@@ -96,7 +97,7 @@ class Problem:
 
     @cached_property
     def divisor(self) -> str:
-        """The kernels' name for what a sum is divided by."""
+        """The kernels' name for the divisor of a sum."""
         if self.is_maximum or not self.resample.is_pooling:
             return "NONE"
         if self.resample.excludes_padding and any(map(axes.leaves_image, self.axes)):
@@ -105,60 +106,60 @@ class Problem:
 
     @property
     def has_whole_windows(self) -> bool:
-        """Whether all windows have the same number of taps, a whole number of positions apart."""
+        """Whether all windows have the same number of taps, and begin a whole number of positions after each other."""
         return all(axis.unit == 1 for axis in self.axes)
 
     @property
     def tap_count(self) -> int:
-        """Taps of a whole window."""
+        """Taps of a window that does not leave the image."""
         return prod(axis.reach for axis in self.axes)
 
     @property
     def has_planes(self) -> bool:
-        """Whether windows reach over planes."""
+        """Whether windows extend over planes."""
         return self.axes[0] != axes.MISSING
 
     @property
     def has_patterns(self) -> bool:
-        """Whether kernels can know the positions of a tile of windows; places of maxima are those of one plane then."""
-        has_places = self.index is not None or self.searched is not None
-        return all(map(axes.has_pattern, self.axes[1:])) and not (has_places and self.has_planes)
+        """Whether kernels can know the taps of a tile at compile time; argmaxes must then lie in one plane."""
+        has_argmaxes = self.index is not None or self.searched is not None
+        return all(map(axes.has_pattern, self.axes[1:])) and not (has_argmaxes and self.has_planes)
 
     @property
     def nan_wins(self) -> bool:
-        """Whether NaN wins where maxima are looked for."""
-        is_looked_for = self.is_maximum and (not self.is_backward or self.searched is not None)
-        return is_looked_for and self.resample.nan_propagation is NanPropagation.PROPAGATE_NAN
+        """Whether NaN counts as the largest in a search for maxima."""
+        is_searched = self.is_maximum and (not self.is_backward or self.searched is not None)
+        return is_searched and self.resample.nan_propagation is NanPropagation.PROPAGATE_NAN
 
     @cached_property
     def channels_last(self) -> bool:
-        """Whether neighbouring threads take neighbouring channels."""
+        """Whether neighbouring threads have neighbouring channels."""
         return self.source.strides[1] == 1 and self.source.dims[1] > 1
 
     @property
     def has_neighbouring_columns(self) -> bool:
-        """Whether neighbouring columns of all that is read lie side by side."""
+        """Whether neighbouring columns are contiguous in all tensors that are read."""
         read = (self.source, self.searched, self.index if self.is_backward else None)
         return all(tensor is None or tensor.strides[-1] == 1 for tensor in read)
 
     @property
     def order(self) -> str:
-        """The order in kernel names: planes; channels last, columns side by side, or neither."""
+        """The order in kernel names: "d" for planes; "c" for channels last, "p" for contiguous columns, else "s"."""
         planes = "d" if self.has_planes else ""
         return planes + ("c" if self.channels_last else "p" if self.has_neighbouring_columns else "s")
 
     @cached_property
     def most_channels(self) -> int:
-        """Neighbouring channels that one access reads, or planes of which 16-bit maxima are taken in pairs."""
+        """Neighbouring channels that one access reads, or planes whose 16-bit maxima are computed in pairs."""
         read = [self.source] if self.searched is None else [self.source, self.searched]
         if self.channels_last:
             return min(_MAX_CHANNELS, *(neighbours(tensor, 1) for tensor in read))
-        has_pairs = self.looks_for_halves and not self.is_backward and self.index is None
+        has_pairs = self.has_half_maxima and not self.is_backward and self.index is None
         return gcd(_MAX_PLANES, self.source.dims[1]) if has_pairs else 1
 
     @property
-    def looks_for_halves(self) -> bool:
-        """Whether maxima are looked for among fp16 or bf16 numbers."""
+    def has_half_maxima(self) -> bool:
+        """Whether maxima of fp16 or bf16 numbers are searched for."""
         image = self.searched if self.is_backward else self.source
         return self.is_maximum and image is not None and image.data_type in (DataType.HALF, DataType.BFLOAT16)
 
@@ -172,13 +173,13 @@ class Problem:
 
     @cached_property
     def functor(self) -> Functor:
-        """The epilogue's functor, along the channels or along the columns."""
+        """The epilogue's functor, with vectors along the channels or along the columns."""
         axis = 1 if self.channels_last else 4
         compute_type = self.resample.compute_type
         return generate(self.dag, accumulator=compute_type, vector_axis=axis, space=self.space)
 
     def radices(self, channels: int, rows: int, columns: int) -> tuple[int, ...]:
-        """The radices of a thread's number, the slowest first."""
+        """The radices of the number of a thread's group, the slowest axis first."""
         n, c, planes, row_extent, column_extent = self.space.extents
         down, along = ceil_div(row_extent, rows), ceil_div(column_extent, columns)
         if self.channels_last:
@@ -186,7 +187,7 @@ class Problem:
         return n, c // channels, planes, down, along
 
     def index_width(self, channels: int, columns: int) -> int:
-        """Elements of an access to the index: 0 where a thread's elements are not neighbours."""
+        """Elements of an access to the index; 0 if a thread's elements are not contiguous."""
         if self.index is None:
             return 0
         if self.channels_last:
@@ -194,7 +195,7 @@ class Problem:
         return 1 if self.is_backward else min(columns, neighbours(self.index, self.index.rank - 1, is_whole=False))
 
     def refuse(self) -> str:
-        """Why the kernels cannot take the shape, or an empty string."""
+        """The reason why the kernels cannot take the shape, or an empty string."""
         for axis in self.axes:
             if not axes.fits(axis, _MAX_TILE):
                 got = axes.largest_number(axis, _MAX_TILE)
@@ -211,14 +212,14 @@ class Problem:
 
 
 def strides(tensor: Tensor) -> tuple[int, ...]:
-    """n, c, planes, rows, columns; 0 for a missing axis."""
+    """The strides of n, c, planes, rows and columns; 0 for a missing axis."""
     return (*tensor.strides[:2], *(0,) * (5 - tensor.rank), *tensor.strides[2:])
 
 
 def neighbours(tensor: Tensor, axis: int, is_whole: bool = True) -> int:
-    """How many neighbours along ``axis`` one access of up to 16 bytes holds: a power of two, 0 for strided ones.
+    """Neighbours along ``axis`` in one access of up to 16 bytes: a power of two.
 
-    is_whole: whether the extent has to be a multiple.
+    is_whole: whether it must divide the extent. Strided elements give 1 then, and 0 otherwise.
     """
     if tensor.strides[axis] != 1:
         return 0 if not is_whole else 1

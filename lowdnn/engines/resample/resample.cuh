@@ -1,10 +1,10 @@
-// What the resampling kernels share: the taps of windows along an axis.
+// The taps of windows along an axis.
 //
-// Output o of an axis has the taps first(o) .. end(o) - 1, positions of the image:
+// Output o of an axis has the taps first(o) .. end(o) - 1, which are positions of the image:
 //
 //     first(o) = floor((o * step - offset) / unit)     end(o) = floor((o * step - offset + reach) / unit)
 //
-// Positions outside the image are left out, hold 0, or stand for the nearest one inside: SKIP, ZERO, CLAMP.
+// Positions outside the image are skipped, hold 0, or take the value of the nearest one inside: SKIP, ZERO, CLAMP.
 
 #pragma once
 
@@ -13,7 +13,8 @@
 #include "include/vector.cuh"
 
 enum Padding : int { SKIP, ZERO, CLAMP };
-enum Divisor : int { NONE, ALL, TAPS, INSIDE };  // of a sum: the same for all outputs, each output's own taps
+// The divisor of a sum: none, the same for all outputs, an output's taps, its taps inside the image.
+enum Divisor : int { NONE, ALL, TAPS, INSIDE };
 
 struct Range {
   i32 begin, end;
@@ -26,7 +27,7 @@ struct TapAxis {
   i32 inputs, outputs;      // extents of image and outputs
   i32 span;                 // taps of the largest window
   i32 start, bias, reach;   // start = bias * unit - offset >= 0
-  i32 low, high, low_bias;  // of `readers`: numerators for position 0, shifted by low_bias * step to be >= 0
+  i32 low, high, low_bias;  // numerators of `readers` for position 0, plus low_bias * step to be >= 0
   Divider unit, step;
   f64 fraction;             // 1 / unit
 
@@ -43,12 +44,12 @@ struct TapAxis {
     return {max(first(output), 0), min(end(output), inputs)};
   }
 
-  // The taps that a kernel walks over.
+  // The taps that a kernel loops over.
   template <int OUTSIDE> __device__ __forceinline__ Range walked(i32 output) const {
     return OUTSIDE == SKIP ? inside(output) : taps(output);
   }
 
-  // The weight of one of the two taps between which an output lies.
+  // The weight of `tap`, one of the two taps between which the output lies.
   template <class T> __device__ __forceinline__ T weight(i32 output, i32 tap) const {
     const i32 begin = first(output), rest = output * i32(step.divisor) + start - (begin + bias) * i32(unit.divisor);
     const T share = T(rest) * T(fraction);
@@ -73,21 +74,21 @@ struct TapAxis {
     return {position == 0 ? 0 : max(tap, 0), position == inputs - 1 ? count : min(tap + 1, count)};
   }
 
-  // The weight of `position` in an interpolated output: 1 less its distance from where that samples the image.
+  // The weight of `position` in an interpolated output: 1 minus its distance from the point that the output samples.
   template <class T> __device__ __forceinline__ T closeness(i32 output, i32 position) const {
     const i32 one = i32(unit.divisor), sample = output * i32(step.divisor) + start - bias * one;
     const i32 distance = min(max(sample, 0), (inputs - 1) * one) - position * one;
     return maximum(T(1) - T(abs(distance)) * T(fraction), T(0));
   }
 
-  // What the axis adds to the divisor of an output, as a factor.
+  // The factor of an output's divisor along this axis.
   template <int DIVIDES> __device__ __forceinline__ i32 divisor(i32 output) const {
     return DIVIDES == INSIDE ? inside(output).count() : taps(output).count();
   }
 };
 
-// Sums divided by one whole number, in f32 exactly rounded up to 2^18: the reciprocal is two numbers, both above 0 so
-// that an infinite sum stays one.
+// Divides sums by a whole number; in f32 rounded correctly for numbers up to 2^18. The reciprocal is the sum of two
+// numbers, both positive so that an infinite sum stays infinite.
 template <class T> struct Quotient {
   T divisor;
   __device__ __forceinline__ explicit Quotient(T divisor) : divisor(divisor) {}
@@ -101,13 +102,13 @@ template <> struct Quotient<f32> {
   __device__ __forceinline__ f32 of(f32 sum) const { return fmaf(sum, high, sum * low); }
 };
 
-// A place in a window, row-major over the spans.
-__device__ __forceinline__ i32 place_of(const TapAxis (&axes)[3], i32 plane, i32 row, i32 column) {
+// The index of a tap in its window, row-major over the spans.
+__device__ __forceinline__ i32 window_index(const TapAxis (&axes)[3], i32 plane, i32 row, i32 column) {
   return (plane * axes[1].span + row) * axes[2].span + column;
 }
 
-// What a maximum's place is where no value is above the lowest: that of the first tap that counts.
-template <int OUTSIDE> __device__ __forceinline__ i32 first_place(const TapAxis (&axes)[3], const i32 (&output)[3]) {
+// The argmax of a window in which no value exceeds the lowest: its first tap that counts.
+template <int OUTSIDE> __device__ __forceinline__ i32 first_index(const TapAxis (&axes)[3], const i32 (&output)[3]) {
   if (OUTSIDE != SKIP) return 0;
   i32 taps[3];
 #pragma unroll
@@ -116,5 +117,5 @@ template <int OUTSIDE> __device__ __forceinline__ i32 first_place(const TapAxis 
     if (inside.begin >= inside.end) return 0;
     taps[i] = inside.begin - axes[i].first(output[i]);
   }
-  return place_of(axes, taps[0], taps[1], taps[2]);
+  return window_index(axes, taps[0], taps[1], taps[2]);
 }

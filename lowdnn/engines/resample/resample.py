@@ -1,10 +1,9 @@
 """``resample``: pooling and interpolation, forward and backward, in one launch.
 
-Maxima with and without index tensor, averages, bilinear and nearest interpolation over 1 to 3 spatial axes; any
-strides, fractional windows, paddings and layouts; any data types, computed in fp32, fp64 or int32. Any pointwise
-epilogue.
-The backward pass gathers: each element of dx sums the outputs that read it, in ascending order.
-Kernels: ``resample_forward.cu``, ``resample_backward.cu``.
+It takes maxima with and without an index tensor, averages, bilinear and nearest interpolation, over 1 to 3 spatial
+axes. It takes any strides, fractional windows, paddings, layouts and data types, computes in fp32, fp64 or int32, and
+fuses any pointwise epilogue. The backward pass gathers: each element of dx sums the outputs that read it, in ascending
+order. Kernels: ``resample_forward.cu``, ``resample_backward.cu``.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.resample import ResampleOperation
 from lowdnn.status import NotSupportedError, Status
 
+#: Threads of a block by default.
 _THREADS = 128
 
 _TILE_KNOBS = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
 
 class ResampleEngine(ProblemEngine[Problem]):
-    """See the module's docstring."""
+    """Pooling and interpolation, as the module's docstring says."""
 
     name = "resample"
     index = 29
@@ -51,11 +51,11 @@ class ResampleEngine(ProblemEngine[Problem]):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
 
     def knobs_of(self, problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """What a thread works on: LOAD_SIZE channels, TILE_ROWS rows, TILE_COLS columns; BLOCK_SIZE."""
+        """LOAD_SIZE, TILE_ROWS and TILE_COLS: channels, rows and columns of a thread; and BLOCK_SIZE."""
         return _knobs(problem, arch)
 
     def parts(self, problem: Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, none where the output is empty."""
+        """One launch, or none if the output is empty."""
         tile = Tile(*(chosen[kind] for kind in (*_TILE_KNOBS, KnobType.BLOCK_SIZE)))
         fitting = _fitting(problem, tile.channels)
         if (tile.rows, tile.columns) not in fitting:
@@ -72,12 +72,12 @@ class ResampleEngine(ProblemEngine[Problem]):
 
 
 def _direction(problem: Problem) -> ModuleType:
-    """``forward`` or ``backward``: periods, most, can_tile and kernel of a problem."""
+    """The module ``forward`` or ``backward``, which chooses for a problem."""
     return backward if problem.is_backward else forward
 
 
 def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
-    """(rows, columns) that a thread can have: one of each always, more where taps are known and registers last."""
+    """The pairs (rows, columns) that a thread can have: 1 x 1 always, more if taps are known and registers suffice."""
     direction = _direction(problem)
     tiles = product(*counts(problem, direction.periods(problem)))
     return [
@@ -86,7 +86,7 @@ def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
 
 
 def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """(rows, columns): many, which share what they read, while the device is full of threads."""
+    """The default (rows, columns): as many as leave enough threads for the device, since they share what they read."""
     direction = _direction(problem)
     if problem.is_backward and backward.holds_image(problem):
         return backward.image(problem)
@@ -95,7 +95,7 @@ def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int,
 
 
 def _default_channels(problem: Problem, arch: ArchSpec) -> int:
-    """Few where whole images of many leave too few threads."""
+    """The default number of channels: few if whole images of many channels leave too few threads."""
     if problem.is_backward and backward.holds_image(problem):
         few, many = backward.IMAGE_CHANNELS
         return many if backward.fills_device(problem, many, arch) else few

@@ -1,33 +1,31 @@
 // resample_backward: dx[n, c, i] = functor(sum of dy[n, c, o] * weight(o, i) over the outputs o that read position i).
 //
-// The weight is 1 / divisor(o) for averages, that of interpolation, or 1 where o's maximum lies at i and 0 elsewhere;
-// the maximum is where `index` says, or is looked for in x again. Each position gathers its outputs, in an order that
-// depends on the plan only: nothing is added by two threads.
+// The weight is 1 / divisor(o) for averages, the interpolation's weight, or 1 if o's maximum lies at i and 0 otherwise.
+// `index` says where the maximum lies, or x is searched for it again. Each position gathers its outputs in an order
+// that depends only on the plan; no two threads add to the same element.
 //
-// Layouts: any strides. A thread has CHANNELS channels, side by side where dy is channels-last, of ROWS x COLUMNS
-// neighbouring positions. Where they are IS_TILED, it is known at compile time which taps of which outputs meet the
-// tile: each output is read once, and where maxima are looked for, so is each position of its windows, as in
-// resample_forward. Otherwise a thread has one position, or where dy is channels-last COLUMNS of them, one after the
-// other, and walks over the outputs that read it.
-// Block: THREADS threads, neighbouring ones neighbouring groups of dx, in the order of its memory.
+// Layouts: any strides. A thread has CHANNELS channels, contiguous if dy is channels-last, of ROWS x COLUMNS
+// neighbouring positions. If IS_TILED, the outputs that read the tile, and their taps, are known at compile time: each
+// output is read
+// once, and in a search for maxima so is each position of its windows, as in resample_forward. Otherwise a thread has
+// one position or, if dy is channels-last, COLUMNS of them in sequence, and loops over the outputs that read it.
+// Block: THREADS threads; neighbouring threads have neighbouring groups of dx, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
 // Macros: DY_TYPE, X_TYPE, INDEX_TYPE, COMPUTE: types of dy, x, index and the arithmetic. MAXIMUM, LINEAR: 1 for
-//   largest values, interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its
-//   accesses, 0 where its channels are not neighbours. RESULT: how they are looked for, see window_results.cuh.
-//   PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one. REPEATS: 1 where an output may read a
-//   position several times.
-//   CHANNELS_LAST: channels are the innermost axis of groups. CONTIGUOUS: 1 where neighbouring columns of what is read
-//   lie side by side. ACCESS, SHIFT, X_ACCESS, X_SHIFT: of dy and index, and of x: elements of an access along a row,
-//   those of the first one before the first element that is asked for.
-//   ROW_READERS, COLUMN_READERS: the tile, see window_tile.cuh; where it is not IS_TILED, one position.
-//   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
+// maxima, for interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its accesses, 0 if
+// its channels are not contiguous. RESULT: the type that searches for maxima, see window_results.cuh. PADDING, DIVISOR:
+// see resample.cuh. HAS_PLANES: 0 for two axes or one. REPEATS: whether an output may read a position several times.
+// CHANNELS_LAST: whether channels are the innermost axis of groups. CONTIGUOUS: whether neighbouring columns are
+// contiguous in all that is read. ACCESS, SHIFT, X_ACCESS, X_SHIFT: for dy and index, and for x: elements of an access
+// along a row, and those of the first access before the first element that is needed. ROW_READERS, COLUMN_READERS: the
+// tile, see window_tile.cuh; unless IS_TILED, one position. INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
 #include "include/optional.cuh"
 #include "window_tile.cuh"
 #include "generated.cuh"
 
-// Where maxima are: nowhere, in the index, or in x, where they are looked for.
+// The source of maxima: none, the index, or a search in x.
 struct NoMaxima {};
 struct IndexedMaxima {
   const INDEX_TYPE* index;
@@ -41,11 +39,11 @@ typedef Either<MAXIMUM, Either<HAS_INDEX, IndexedMaxima, SearchedMaxima>::Type, 
 
 struct Gradients {
   i64 groups;
-  Divider radices[5];  // of groups, the first not used
+  Divider radices[5];  // of a group's number; the first is not used
   const DY_TYPE* dy;
   i64 dy_strides[5];  // n, c, planes, rows, columns
   TapAxis axes[3];    // planes, rows, columns
-  COMPUTE divisor;    // of every output where DIVISOR is ALL
+  COMPUTE divisor;    // of every output, if DIVISOR is ALL
 };
 
 struct Params : Gradients, Maxima, ArgsOf<Functor> {};
@@ -58,24 +56,24 @@ constexpr bool HAS_OWN_DIVISORS = DIVISOR == TAPS || DIVISOR == INSIDE;
 typedef Sum<COMPUTE, CHANNELS> Gradient;
 typedef ImagePlane<DY_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, ACCESS, SHIFT, SKIP> GradientPlane;
 
-// What a plane of outputs has of them, at the thread's channels.
-template <class Maxima> struct PlacePlane {
-  __device__ __forceinline__ PlacePlane(const Maxima&, const TapAxis (&)[3], i64, i64, i32) {}
+// The source of maxima for a plane of outputs, at the thread's channels.
+template <class Maxima> struct ArgmaxPlane {
+  __device__ __forceinline__ ArgmaxPlane(const Maxima&, const TapAxis (&)[3], i64, i64, i32) {}
 };
-template <> struct PlacePlane<IndexedMaxima> {
+template <> struct ArgmaxPlane<IndexedMaxima> {
   ImagePlane<INDEX_TYPE, CHANNELS, (CHANNELS_LAST && INDEX_WIDTH), CONTIGUOUS, ACCESS, SHIFT, SKIP> index;
 
-  __device__ __forceinline__ PlacePlane(const IndexedMaxima& maxima, const TapAxis (&axes)[3], i64 n, i64 c, i32 z) {
+  __device__ __forceinline__ ArgmaxPlane(const IndexedMaxima& maxima, const TapAxis (&axes)[3], i64 n, i64 c, i32 z) {
     const i64(&strides)[5] = maxima.index_strides;
     index = {maxima.index + n * strides[0] + c * strides[1] + z * strides[2],
              strides[1], strides[3], strides[4], axes[1].outputs, axes[2].outputs, true};
   }
 };
-template <> struct PlacePlane<SearchedMaxima> {
-  ImagePlane<X_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, X_ACCESS, X_SHIFT, PADDING> x;  // without its own plane
+template <> struct ArgmaxPlane<SearchedMaxima> {
+  ImagePlane<X_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, X_ACCESS, X_SHIFT, PADDING> x;  // plane 0
   i64 x_plane_stride;
 
-  __device__ __forceinline__ PlacePlane(const SearchedMaxima& maxima, const TapAxis (&axes)[3], i64 n, i64 c, i32) {
+  __device__ __forceinline__ ArgmaxPlane(const SearchedMaxima& maxima, const TapAxis (&axes)[3], i64 n, i64 c, i32) {
     const i64(&strides)[5] = maxima.x_strides;
     x = {maxima.x + n * strides[0] + c * strides[1], strides[1], strides[3], strides[4], axes[1].inputs,
          axes[2].inputs, true};
@@ -83,11 +81,11 @@ template <> struct PlacePlane<SearchedMaxima> {
   }
 };
 
-// One plane of dy, with the places of maxima, at the thread's channels.
+// One plane of dy, with its source of maxima, at the thread's channels.
 struct OutputPlane {
   GradientPlane dy;
   i32 number;
-  PlacePlane<Maxima> maxima;
+  ArgmaxPlane<Maxima> maxima;
 
   __device__ __forceinline__ OutputPlane(const Params& p, i64 n, i64 c, i32 z)
       : dy{p.dy + n * p.dy_strides[0] + c * p.dy_strides[1] + z * p.dy_strides[2],
@@ -95,15 +93,15 @@ struct OutputPlane {
         number(z), maxima(p, p.axes, n, c, z) {}
 };
 
-// Where the maximum of one window lies, walking over its taps.
+// Finds the argmax of one window by a loop over its taps, or reads it from the index.
 template <class Result = RESULT>
-__device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const PlacePlane<SearchedMaxima>& plane,
-                                             i32 number, i32 row, i32 column, i32 (&place)[CHANNELS]) {
+__device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const ArgmaxPlane<SearchedMaxima>& plane,
+                                             i32 number, i32 row, i32 column, i32 (&argmax)[CHANNELS]) {
   const i32 output[3] = {number, row, column};
   const i32 first[3] = {axes[0].first(number), axes[1].first(row), axes[2].first(column)};
   const Range planes = axes[0].walked<PADDING>(number), rows = axes[1].walked<PADDING>(row);
   const Range columns = axes[2].walked<PADDING>(column);
-  const i32 first_code = first_place<PADDING>(axes, output);
+  const i32 first_code = first_index<PADDING>(axes, output);
   Result result;
   result.begin(first_code);
   for (i32 z = planes.begin; z < planes.end; ++z) {
@@ -114,7 +112,7 @@ __device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const Pla
     for (i32 r = rows.begin; r < rows.end; ++r) {
 #pragma unroll 4
       for (i32 k = columns.begin; k < columns.end; ++k) {
-        const i32 code = place_of(axes, z - first[0], r - first[1], k - first[2]);
+        const i32 code = window_index(axes, z - first[0], r - first[1], k - first[2]);
         typename Result::Value values[1][Result::LANES];
         x.template read_row<Result>(values, r, 0, k, code);
         result.take(values[0], COMPUTE(1), code);
@@ -122,30 +120,31 @@ __device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const Pla
     }
   }
 #pragma unroll
-  for (int v = 0; v < CHANNELS; ++v) place[v] = result.place(v, first_code);
+  for (int v = 0; v < CHANNELS; ++v) argmax[v] = result.argmax(v, first_code);
 }
-__device__ __forceinline__ void find_maximum(const TapAxis (&)[3], const PlacePlane<IndexedMaxima>& plane, i32, i32 row,
-                                             i32 column, i32 (&place)[CHANNELS]) {
-  plane.index.read_row<Sum<i32, CHANNELS>>(reinterpret_cast<i32(&)[1][CHANNELS]>(place), row, 0, column, 0);
+__device__ __forceinline__ void find_maximum(const TapAxis (&)[3], const ArgmaxPlane<IndexedMaxima>& plane, i32,
+                                             i32 row, i32 column, i32 (&argmax)[CHANNELS]) {
+  plane.index.read_row<Sum<i32, CHANNELS>>(reinterpret_cast<i32(&)[1][CHANNELS]>(argmax), row, 0, column, 0);
 }
-__device__ __forceinline__ void find_maximum(const TapAxis (&)[3], const PlacePlane<NoMaxima>&, i32, i32, i32,
+__device__ __forceinline__ void find_maximum(const TapAxis (&)[3], const ArgmaxPlane<NoMaxima>&, i32, i32, i32,
                                              i32 (&)[CHANNELS]) {}
 
-// Whether a place of a window is one of these taps.
-__device__ __forceinline__ bool is_among(const TapAxis (&axes)[3], i32 place, Range planes, Range rows, Range columns) {
-  const i32 column = place % axes[2].span, rest = place / axes[2].span;
+// Whether an argmax is one of these taps.
+__device__ __forceinline__ bool is_among(const TapAxis (&axes)[3], i32 argmax, Range planes, Range rows,
+                                         Range columns) {
+  const i32 column = argmax % axes[2].span, rest = argmax / axes[2].span;
   const i32 row = rest % axes[1].span, plane = rest / axes[1].span;
   return column >= columns.begin && column < columns.end && row >= rows.begin && row < rows.end &&
          plane >= planes.begin && plane < planes.end;
 }
 
-// What one axis adds to the weight of an output at a position, as a factor.
+// The factor of an output's weight at a position along one axis.
 __device__ __forceinline__ COMPUTE weight_of(const TapAxis& axis, i32 output, i32 position) {
   if (LINEAR) return axis.closeness<COMPUTE>(output, position);
   return COMPUTE(REPEATS ? axis.reading<PADDING>(output, position).count() : 1);
 }
 
-// Adds what the outputs of a plane have for one position.
+// Adds the terms of a plane of outputs to the sum of one position.
 __device__ __forceinline__ void walk_plane(const Params& p, const OutputPlane& outputs, const i32 (&position)[3],
                                            COMPUTE (&sum)[CHANNELS]) {
   const TapAxis(&axes)[3] = p.axes;
@@ -160,14 +159,14 @@ __device__ __forceinline__ void walk_plane(const Params& p, const OutputPlane& o
       COMPUTE dy[1][CHANNELS];
       outputs.dy.read_row<Gradient>(dy, row, 0, column, 0);
       if constexpr (MAXIMUM) {
-        i32 place[CHANNELS];
-        find_maximum(axes, outputs.maxima, outputs.number, row, column, place);
+        i32 argmax[CHANNELS];
+        find_maximum(axes, outputs.maxima, outputs.number, row, column, argmax);
         const Range planes_read = axes[0].reading<PADDING>(outputs.number, position[0]);
         const Range rows_read = axes[1].reading<PADDING>(row, position[1]);
         const Range columns_read = axes[2].reading<PADDING>(column, position[2]);
 #pragma unroll
         for (int v = 0; v < CHANNELS; ++v) {
-          if (is_among(axes, place[v], planes_read, rows_read, columns_read)) sum[v] += dy[0][v];
+          if (is_among(axes, argmax[v], planes_read, rows_read, columns_read)) sum[v] += dy[0][v];
         }
       } else {
         const COMPUTE weight = row_weight * weight_of(axes[2], column, position[2]);
@@ -182,31 +181,31 @@ __device__ __forceinline__ void walk_plane(const Params& p, const OutputPlane& o
   }
 }
 
-// The weight of a tile's position `i`, the image's `position`, in the tile's output k along one axis.
+// The weight along one axis of a tile's position `i`, which is the image's `position`, in the tile's output k.
 template <class Tile>
 __device__ __forceinline__ COMPUTE tap_weight(const TapAxis& axis, int k, int i, i32 position) {
   if (!LINEAR) return COMPUTE(1);
   return Tile::template closeness<PADDING, COMPUTE>(k, i, position == 0, position == axis.inputs - 1);
 }
 
-// The places of the maxima of a tile's outputs, a row of outputs at a time. The index numbers them from the window's
-// first tap.
-template <class Maxima> struct TilePlaces {
-  __device__ __forceinline__ TilePlaces(const PlacePlane<Maxima>&, const i32 (&)[3]) {}
+// The argmaxes of a tile's outputs, read a row of outputs at a time; the index counts from each window's first tap.
+template <class Maxima> struct IndexedArgmaxes {
+  __device__ __forceinline__ IndexedArgmaxes(const ArgmaxPlane<Maxima>&, const i32 (&)[3]) {}
   __device__ __forceinline__ void read(int, i32, i32, i32 (&)[ColumnReaders::OUTPUTS][CHANNELS]) const {}
 };
-template <> struct TilePlaces<IndexedMaxima> {
-  const PlacePlane<IndexedMaxima>& plane;
+template <> struct IndexedArgmaxes<IndexedMaxima> {
+  const ArgmaxPlane<IndexedMaxima>& plane;
 
-  __device__ __forceinline__ TilePlaces(const PlacePlane<IndexedMaxima>& plane, const i32 (&)[3]) : plane(plane) {}
+  __device__ __forceinline__ IndexedArgmaxes(const ArgmaxPlane<IndexedMaxima>& plane, const i32 (&)[3])
+      : plane(plane) {}
 
   __device__ __forceinline__ void read(int o, i32 first_row, i32 first_column,
-                                       i32 (&place)[ColumnReaders::OUTPUTS][CHANNELS]) const {
-    plane.index.read_row<Sum<i32, CHANNELS>>(place, first_row, o, first_column, 0);
+                                       i32 (&argmax)[ColumnReaders::OUTPUTS][CHANNELS]) const {
+    plane.index.read_row<Sum<i32, CHANNELS>>(argmax, first_row, o, first_column, 0);
   }
 };
-// Places of maxima that are looked for, numbered over the tile of windows.
-template <class Result, class Rows, class Columns> struct SearchedPlaces {
+// The argmaxes of a search, which count over the tile of windows.
+template <class Result, class Rows, class Columns> struct SearchedArgmaxes {
   typedef typename Rows::OwnWindows RowWindows;
   typedef typename Columns::OwnWindows ColumnWindows;
   typedef Codes<RowWindows, ColumnWindows> TileCodes;
@@ -214,46 +213,46 @@ template <class Result, class Rows, class Columns> struct SearchedPlaces {
   Result results[Rows::OUTPUTS][Columns::OUTPUTS];
   i32 first_code[Rows::OUTPUTS][Columns::OUTPUTS];
 
-  __device__ __forceinline__ SearchedPlaces(const PlacePlane<SearchedMaxima>& plane, const i32 (&position)[3]) {
+  __device__ __forceinline__ SearchedArgmaxes(const ArgmaxPlane<SearchedMaxima>& plane, const i32 (&position)[3]) {
     const i32 row = position[1] + Rows::ORIGIN, column = position[2] + Columns::ORIGIN;
 #pragma unroll
     for (int o = 0; o < Rows::OUTPUTS; ++o) {
 #pragma unroll
       for (int k = 0; k < Columns::OUTPUTS; ++k) {
-        first_code[o][k] = TileCodes::template first_that_counts<PADDING>(o, k, row, column);
+        first_code[o][k] = TileCodes::template first_counted<PADDING>(o, k, row, column);
         results[o][k].begin(first_code[o][k]);
       }
     }
     add_plane<RowWindows, ColumnWindows, false>(plane.x, row, column, COMPUTE(1), results);
   }
 
-  __device__ __forceinline__ void read(int o, i32, i32, i32 (&place)[Columns::OUTPUTS][CHANNELS]) const {
+  __device__ __forceinline__ void read(int o, i32, i32, i32 (&argmax)[Columns::OUTPUTS][CHANNELS]) const {
 #pragma unroll
     for (int k = 0; k < Columns::OUTPUTS; ++k) {
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) place[k][v] = results[o][k].place(v, first_code[o][k]);
+      for (int v = 0; v < CHANNELS; ++v) argmax[k][v] = results[o][k].argmax(v, first_code[o][k]);
     }
   }
 };
 
-typedef Either<MAXIMUM && !HAS_INDEX, SearchedPlaces<RESULT, RowReaders, ColumnReaders>, TilePlaces<Maxima>>::Type
-    Places;
+typedef Either<MAXIMUM && !HAS_INDEX, SearchedArgmaxes<RESULT, RowReaders, ColumnReaders>,
+               IndexedArgmaxes<Maxima>>::Type Argmaxes;
 
-// Adds what the outputs of a plane have for the tile at `position`.
+// Adds the terms of a plane of outputs to the sums of the tile at `position`.
 __device__ __forceinline__ void add_tile(const Params& p, const OutputPlane& outputs, const i32 (&position)[3],
                                          COMPUTE (&sums)[ROWS][COLUMNS][CHANNELS]) {
   const TapAxis(&axes)[3] = p.axes;
   const i32 first_row = RowReaders::first(axes[1], position[1]);
   const i32 first_column = ColumnReaders::first(axes[2], position[2]);
-  const Places places(outputs.maxima, position);
+  const Argmaxes argmaxes(outputs.maxima, position);
 
 #pragma unroll
   for (int o = 0; o < RowReaders::OUTPUTS; ++o) {
     COMPUTE dy[ColumnReaders::OUTPUTS][CHANNELS];
     outputs.dy.read_row<Gradient>(dy, first_row, o, first_column, 0);
     if constexpr (MAXIMUM) {
-      i32 place[ColumnReaders::OUTPUTS][CHANNELS];
-      places.read(o, first_row, first_column, place);
+      i32 argmax[ColumnReaders::OUTPUTS][CHANNELS];
+      argmaxes.read(o, first_row, first_column, argmax);
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
@@ -266,7 +265,7 @@ __device__ __forceinline__ void add_tile(const Params& p, const OutputPlane& out
             const i32 wanted = row * ColumnReaders::WINDOW + column;
 #pragma unroll
             for (int v = 0; v < CHANNELS; ++v) {
-              if (place[k][v] == wanted) sums[i][j][v] += dy[k][v];
+              if (argmax[k][v] == wanted) sums[i][j][v] += dy[k][v];
             }
           }
         }
@@ -311,7 +310,7 @@ __device__ __forceinline__ void walk(const Params& p, i64 n, i64 c, const i32 (&
   for (i32 z = readers.begin; z < readers.end; ++z) walk_plane(p, OutputPlane(p, n, c, z), position, sum);
 }
 
-// Neighbouring columns of a row, one after the other. Columns that the same outputs read have the same average.
+// Computes neighbouring columns of a row in sequence. Columns that the same outputs read share an average.
 __device__ __forceinline__ void walk_columns(const Params& p, i64 n, i64 c, i32 (&position)[3]) {
   constexpr bool REUSES = !MAXIMUM && !LINEAR && !REPEATS;
   const TapAxis& columns = p.axes[2];
@@ -337,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
 
-  // Where the thread's positions lie: n, c, plane, row, column.
+  // The coordinates of the thread's positions: n, c, plane, row, column.
   i64 digit[5];
   digits<5>(p.radices, INDEX(group), digit);
   constexpr int C = CHANNELS_LAST ? 4 : 1, PLANE = CHANNELS_LAST ? 1 : 2;
@@ -349,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     return;
   }
 
-  // The sums over the outputs that read them, plane by plane.
+  // Sum over the outputs that read the positions, plane by plane.
   COMPUTE sums[ROWS][COLUMNS][CHANNELS] = {};
   const Range readers = HAS_PLANES ? p.axes[0].readers<PADDING>(position[0]) : Range{0, 1};
   for (i32 z = readers.begin; z < readers.end; ++z) {
@@ -361,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     }
   }
 
-  // The results go to the functor.
+  // Pass the results to the functor.
   const Functor::Args& pointwise = args_of<Functor>(p);
   const Quotient<COMPUTE> all(p.divisor);
 #pragma unroll

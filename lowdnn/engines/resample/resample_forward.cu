@@ -1,27 +1,26 @@
-// resample_forward: y[n, c, o] = functor(maximum, average or weighted sum over the taps of o of x[n, c, tap]), and for
-// maxima where in their windows they lie.
+// resample_forward: y[n, c, o] = functor(maximum, average or weighted sum of x[n, c, tap] over the taps of o) and, for
+// maxima, their argmaxes: the index of each maximum in its window.
 //
-// Layouts: any strides of x, y and index. A thread has CHANNELS channels, side by side where x is channels-last, of
-// ROWS x COLUMNS neighbouring outputs. Where windows are IS_TILED, the taps of the tile are known at compile time,
-// counted from its first one: each position is read once, all reads may be under way together, and rows are joined to
-// the results of each window that has them. Otherwise a thread has one output and walks over its taps.
-// Block: THREADS threads, neighbouring ones neighbouring groups of y, in the order of its memory.
+// Layouts: any strides of x, y and index. A thread has CHANNELS channels, contiguous if x is channels-last, of ROWS x
+// COLUMNS neighbouring outputs. If IS_TILED, the taps of the tile are known at compile time, relative to its first one.
+// Each position is read once, all reads may be in flight together, and each row is added to the results of all windows
+// that contain it. Otherwise a thread has one output and loops over its taps.
+// Block: THREADS threads; neighbouring threads have neighbouring groups of y, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
-// Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. LINEAR: 1 for weighted sums. RESULT: what becomes of a
-//   window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one.
-//   INDEX_TYPE, INDEX_WIDTH: of the index, which HAS_INDEX says exists; elements of an access, 0 where its strides are
-//   any.
-//   CHANNELS_LAST: channels are the innermost axis of groups, otherwise columns. CONTIGUOUS: 1 where neighbouring
-//   columns of x lie side by side. ACCESS: elements of an access along a row. SHIFT: those of the first access before
-//   the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; where it is not IS_TILED, one window.
-//   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
+// Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. LINEAR: 1 for weighted sums. RESULT: the type that reduces
+// a window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one.
+// HAS_INDEX: whether argmaxes are stored. INDEX_TYPE: their type. INDEX_WIDTH: elements of an access to them, 0 for any
+// strides. CHANNELS_LAST: whether channels are the innermost axis of groups; otherwise columns are. CONTIGUOUS: whether
+// neighbouring columns of x are contiguous. ACCESS: elements of an access along a row. SHIFT: those of the first access
+// before the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; unless IS_TILED, one window. INDEX:
+// u32 up to 2^31 groups, otherwise i64. THREADS.
 
 #include "include/optional.cuh"
 #include "window_tile.cuh"
 #include "generated.cuh"
 
-// The places of the maxima, where HAS_INDEX.
+// The tensor of argmaxes, with HAS_INDEX.
 template <bool IS_THERE> struct IndexOutput {
   INDEX_TYPE* index;
   i64 index_strides[5];
@@ -30,11 +29,11 @@ template <> struct IndexOutput<false> {};
 
 struct Image {
   i64 groups;
-  Divider radices[5];  // of groups, the first not used
+  Divider radices[5];  // of a group's number; the first is not used
   const X_TYPE* x;
   i64 x_strides[5];  // n, c, planes, rows, columns
   TapAxis axes[3];   // planes, rows, columns
-  COMPUTE divisor;   // of every output where DIVISOR is ALL
+  COMPUTE divisor;   // of every output, if DIVISOR is ALL
 };
 
 struct Params : Image, IndexOutput<HAS_INDEX>, ArgsOf<Functor> {};
@@ -55,7 +54,7 @@ __device__ __forceinline__ Plane plane_of(const Params& p, i64 n, i64 c, i32 z) 
           p.axes[1].inputs, p.axes[2].inputs, u32(plane) < u32(planes.inputs)};
 }
 
-// Adds to the result of one output the taps of a plane, one after the other.
+// Adds the taps of a plane to the result of one output, in sequence.
 __device__ __forceinline__ void walk_plane(const Params& p, const Plane& plane, const i32 (&output)[3], COMPUTE weight,
                                            i32 plane_tap, Result& result) {
   const TapAxis& rows = p.axes[1];
@@ -66,7 +65,7 @@ __device__ __forceinline__ void walk_plane(const Params& p, const Plane& plane, 
     const COMPUTE row_weight = LINEAR ? weight * rows.weight<COMPUTE>(output[1], row) : COMPUTE(1);
 #pragma unroll 4
     for (i32 column = column_taps.begin; column < column_taps.end; ++column) {
-      const i32 code = place_of(p.axes, plane_tap, row - first_row, column - first_column);
+      const i32 code = window_index(p.axes, plane_tap, row - first_row, column - first_column);
       Result::Value values[1][Result::LANES];
       plane.read_row<Result>(values, row, 0, column, code);
       result.take(values[0], LINEAR ? row_weight * columns.weight<COMPUTE>(output[2], column) : COMPUTE(1), code);
@@ -74,36 +73,37 @@ __device__ __forceinline__ void walk_plane(const Params& p, const Plane& plane, 
   }
 }
 
-// The code of the first tap that counts: where a maximum lies that no value is above; of the first tap if none counts.
+// The code of a window's first tap that counts, which is the argmax if no value exceeds the lowest; of its first tap if
+// none counts.
 __device__ __forceinline__ i32 first_code_of(const Params& p, int i, int j, const i32 (&output)[3], i32 row,
                                              i32 column) {
   if constexpr (!IS_TILED) {
-    return first_place<PADDING>(p.axes, output);
+    return first_index<PADDING>(p.axes, output);
   } else {
     const bool counts = RowWindows::has_taps<PADDING>(i, row, p.axes[1].inputs) &&
                         ColumnWindows::has_taps<PADDING>(j, column, p.axes[2].inputs);
-    return counts ? TileCodes::first_that_counts<PADDING>(i, j, row, column) : TileCodes::first(i, j);
+    return counts ? TileCodes::first_counted<PADDING>(i, j, row, column) : TileCodes::first(i, j);
   }
 }
 
-// A sum divided by what its output asks for.
+// Divides a sum by its output's divisor.
 __device__ __forceinline__ COMPUTE divided(COMPUTE sum, const Quotient<COMPUTE>& all, i32 count) {
   if (DIVISOR == NONE) return sum;
   return DIVISOR == ALL ? all.of(sum) : Quotient<COMPUTE>(COMPUTE(max(count, 1))).of(sum);
 }
 
-// A row of the tile, of which `valid` columns exist.
-__device__ __forceinline__ void store_places(const IndexOutput<true>& p, INDEX_TYPE* to,
-                                             const INDEX_TYPE (&places)[COLUMNS][CHANNELS], int valid) {
+// Stores the argmaxes of a row of the tile, `valid` columns of which exist.
+__device__ __forceinline__ void store_argmaxes(const IndexOutput<true>& p, INDEX_TYPE* to,
+                                             const INDEX_TYPE (&argmaxes)[COLUMNS][CHANNELS], int valid) {
   if constexpr (CHANNELS_LAST) {
 #pragma unroll
     for (int j = 0; j < COLUMNS; ++j) {
       if (j >= valid) break;
       INDEX_TYPE* at = to + j * p.index_strides[4];
       if constexpr (INDEX_WIDTH) {
-        store<INDEX_WIDTH>(at, places[j]);
+        store<INDEX_WIDTH>(at, argmaxes[j]);
       } else {
-        store_strided(at, places[j], p.index_strides[1], CHANNELS);
+        store_strided(at, argmaxes[j], p.index_strides[1], CHANNELS);
       }
     }
   } else {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void store_places(const IndexOutput<true>& p, INDEX_T
     for (int v = 0; v < CHANNELS; ++v) {
       INDEX_TYPE row[COLUMNS];
 #pragma unroll
-      for (int j = 0; j < COLUMNS; ++j) row[j] = places[j][v];
+      for (int j = 0; j < COLUMNS; ++j) row[j] = argmaxes[j][v];
       INDEX_TYPE* at = to + v * p.index_strides[1];
       if constexpr (INDEX_WIDTH) {
         store_row<INDEX_WIDTH>(at, row, valid);
@@ -122,29 +122,29 @@ __device__ __forceinline__ void store_places(const IndexOutput<true>& p, INDEX_T
   }
 }
 
-// The places of maxima of a row of the tile, of which `valid` columns exist.
+// Computes and stores the argmaxes of a row of the tile, `valid` columns of which exist.
 template <class Result>
 __device__ __forceinline__ void store_maxima(const IndexOutput<true>& p, i64 n, i64 c, const i32 (&output)[3], i32 row,
                                              const Result (&results)[COLUMNS], const i32 (&first_code)[COLUMNS],
                                              int tile_row, int valid) {
   INDEX_TYPE* index = p.index + n * p.index_strides[0] + c * p.index_strides[1] + output[0] * p.index_strides[2] +
                       row * p.index_strides[3] + output[2] * p.index_strides[4];
-  INDEX_TYPE places[COLUMNS][CHANNELS];
+  INDEX_TYPE argmaxes[COLUMNS][CHANNELS];
 #pragma unroll
   for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
     for (int v = 0; v < CHANNELS; ++v) {
-      const i32 code = results[j].place(v, first_code[j]);
-      places[j][v] = INDEX_TYPE(IS_TILED ? code - TileCodes::first(tile_row, j) : code);
+      const i32 code = results[j].argmax(v, first_code[j]);
+      argmaxes[j][v] = INDEX_TYPE(IS_TILED ? code - TileCodes::first(tile_row, j) : code);
     }
   }
-  store_places(p, index, places, valid);
+  store_argmaxes(p, index, argmaxes, valid);
 }
 template <class Result>
 __device__ __forceinline__ void store_maxima(const IndexOutput<false>&, i64, i64, const i32 (&)[3], i32,
                                              const Result (&)[COLUMNS], const i32 (&)[COLUMNS], int, int) {}
 
-// Adds the taps of all planes, one plane after the other.
+// Adds the taps of all planes, plane by plane.
 __device__ __forceinline__ void add_planes(const Params& p, i64 n, i64 c, const i32 (&output)[3], i32 first_row,
                                            i32 first_column, Result (&results)[ROWS][COLUMNS]) {
   const TapAxis& planes = p.axes[0];
@@ -160,7 +160,7 @@ __device__ __forceinline__ void add_planes(const Params& p, i64 n, i64 c, const 
   }
 }
 
-// Hands the values of a row of the tile to the functor. rows_counted: what planes and the row have of the divisor.
+// Passes the values of a row of the tile to the functor. rows_counted: the divisor's factors for planes and the row.
 __device__ __forceinline__ void store_values(const Params& p, i64 n, i64 c, const i32 (&output)[3], i32 row,
                                              const Quotient<COMPUTE>& all, i32 rows_counted,
                                              const Result (&results)[COLUMNS]) {
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
 
-  // Where the thread's outputs lie: n, c, plane, row, column.
+  // The coordinates of the thread's outputs: n, c, plane, row, column.
   i64 digit[5];
   digits<5>(p.radices, INDEX(group), digit);
   constexpr int C = CHANNELS_LAST ? 4 : 1, PLANE = CHANNELS_LAST ? 1 : 2;

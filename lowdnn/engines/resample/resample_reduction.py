@@ -1,10 +1,9 @@
-"""``resample_reduction``: pooling with one window that holds the whole image (global pooling) is a reduction.
+"""``resample_reduction``: pooling with one window that holds the whole image (global pooling), as a reduction.
 
-Its average or maximum is taken by the ``reduction`` engine, with the pointwise operations before and behind it, where
-teams of threads join the elements of an output. The gradient of the average is a quotient, the same for a whole image:
-the ``pointwise`` engine repeats it, but for images of few positions with contiguous channels, which threads of
-``resample`` write whole. Estimates of their times and of ``resample``'s are often the same; this engine has
-the lower index, and so comes first.
+The ``reduction`` engine computes the average or maximum, with the pointwise operations before and after it, by teams of
+threads for each output. The gradient of the average is a quotient, the same for a whole image, which the ``pointwise``
+engine repeats. Images of few positions with contiguous channels are left to ``resample``, whose threads write them
+whole. Estimated times of this engine and of ``resample`` are often equal; this one then comes first by its lower index.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from lowdnn.ops.tensor import Tensor
 
 
 class ResampleReduction(ProblemEngine["_Rewritten"]):
-    """See the module's docstring. ``reduction``, ``pointwise``: the engines that take what the resampling is."""
+    """Global pooling, as the module's docstring says, by the engines ``reduction`` and ``pointwise``."""
 
     name = "resample_reduction"
     index = 28
@@ -53,7 +52,7 @@ class ResampleReduction(ProblemEngine["_Rewritten"]):
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Rewritten | Refusal:
         """Refuses all but one average or maximum over whole images or gradient of an average, and what the engine that
-        takes it refuses."""
+        computes it refuses."""
         found = rewritten(graph, arch)
         if isinstance(found, Refusal):
             return found
@@ -63,11 +62,11 @@ class ResampleReduction(ProblemEngine["_Rewritten"]):
         return _Rewritten(found, engine) if refusal is None else replace(refusal, engine=self.name)
 
     def knobs_of(self, problem: _Rewritten, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The knobs of the engine that takes it."""
+        """The knobs of the engine that computes it."""
         return problem.engine.knobs(problem.graph, arch)
 
     def parts(self, problem: _Rewritten, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """The parts of the engine that takes it."""
+        """The launches of the engine that computes it."""
         parts = PlanParts()
         parts.add_plan(problem.engine.plan(problem.graph, arch, chosen), {})
         return parts
@@ -75,14 +74,14 @@ class ResampleReduction(ProblemEngine["_Rewritten"]):
 
 @dataclass(frozen=True)
 class _Rewritten:
-    """A graph with a reduction or a quotient in place of the resampling, and the engine that takes it."""
+    """A graph with a reduction or a quotient instead of the resampling, and the engine that computes it."""
 
     graph: OperationGraph
     engine: Engine
 
 
 def rewritten(graph: OperationGraph, arch: ArchSpec) -> OperationGraph | Refusal:
-    """The graph with a reduction or a quotient in place of the resampling, or why there is none."""
+    """The graph with a reduction or a quotient instead of the resampling, or the reason why there is none."""
     found = [op for op in graph.operations if isinstance(op, ResampleOperation)]
     if len(found) != 1:
         return Refusal(ResampleReduction.name, f"operations: expected one resampling, got {len(found)}")
@@ -96,7 +95,7 @@ def rewritten(graph: OperationGraph, arch: ArchSpec) -> OperationGraph | Refusal
 
 
 def _repeats_in_threads(graph: OperationGraph, arch: ArchSpec) -> bool:
-    """Whether threads of ``resample`` write whole images, each of which they read once, and fill the device."""
+    """Whether ``resample`` has threads that write whole images, each read once, and enough of them for the device."""
     matched = match_anchored(graph, ResampleOperation)
     if isinstance(matched, str):
         return False
@@ -107,7 +106,7 @@ def _repeats_in_threads(graph: OperationGraph, arch: ArchSpec) -> bool:
 
 
 def _replaced(operation: Operation, operator: ReduceTensorOp, constant_uid: int) -> Operation:
-    """What stands for an operation; constant_uid: of no other tensor."""
+    """The replacement of an operation.  constant_uid: a uid that no tensor has."""
     match operation:
         case ResampleForward():
             return ReductionOperation(Reduction(operator, operation.resample.compute_type), operation.x, operation.y)
@@ -124,7 +123,7 @@ def _replaced(operation: Operation, operator: ReduceTensorOp, constant_uid: int)
 
 
 def _operator(operation: ResampleOperation) -> ReduceTensorOp | str:
-    """What reduces the image, or why nothing does."""
+    """The operator that reduces the image, or the reason why none does."""
     resample = operation.resample
     for axis in operation.axes:
         first, end = -axis.offset // axis.unit, (axis.reach - axis.offset) // axis.unit

@@ -1,4 +1,4 @@
-"""What both directions share: a thread's work, the launch with its arguments, parts of kernel names."""
+"""A thread's work in both directions, the launch with its arguments, and parts of kernel names."""
 
 from __future__ import annotations
 
@@ -17,31 +17,35 @@ from lowdnn.enums import DataType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Launch, Scalar, ScalarType, Struct, TensorPointer, Work
 
+#: Values of the knob LOAD_SIZE: channels of a thread.
 CHANNELS = (1, 2, 4, 8)
-#: Elements of a thread along rows and columns, at most.
+#: Rows of a thread at most.
 _MAX_ROWS = 8
+#: Columns of a thread at most.
 _MAX_COLUMNS = 16
 
+#: Values of the knob BLOCK_SIZE: threads of a block.
 BLOCK_SIZES = (64, 128, 256)
 
 #: Bytes of one access.
 ACCESS_BYTES = 16
 
-#: Accesses of a thread in unrolled code, and their bytes, all of which may be in registers at a time.
+#: Accesses of a thread at most in unrolled code, all of which may be in registers at once.
 _MAX_READS = 128
+#: Bytes of these accesses at most.
 _MAX_READ_BYTES = 800
 
-#: Places of a window that a ``LargestKey`` tells apart.
-_MOST_KEYED_PLACES = 1 << 14
+#: Taps of a window at most that a ``LargestKey`` distinguishes.
+_MOST_KEYED_TAPS = 1 << 14
 
 _SCALARS = {DataType.FLOAT: ScalarType.F32, DataType.DOUBLE: ScalarType.F64, DataType.INT32: ScalarType.I32}
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A thread's work: neighbouring channels, neighbouring elements of the target along rows and columns.
+    """A thread's work: neighbouring channels, and neighbouring elements of the target along rows and columns.
 
-    threads: of a block.
+    threads: threads of a block.
     """
 
     channels: int
@@ -50,12 +54,12 @@ class Tile:
     threads: int
 
     def index_type(self, problem: Problem) -> str:
-        """The type of the number of a thread's group."""
+        """The C++ type of the number of a thread's group."""
         return counter_type(prod(problem.radices(self.channels, self.rows, self.columns)))
 
 
 def counts(problem: Problem, periods: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The choices of a thread's rows and of its columns, where what they have in common repeats after ``periods``.
+    """The possible numbers of a thread's rows, and of its columns: multiples of ``periods`` by powers of two, and 1.
 
     Columns that are written at once must be a power of two.
     """
@@ -64,20 +68,20 @@ def counts(problem: Problem, periods: tuple[int, int]) -> tuple[tuple[int, ...],
 
 
 def can_unroll(tensor: Tensor, channels: int, rows: int, columns: int) -> bool:
-    """Whether a thread can read so much of the tensor in unrolled code."""
+    """Whether a thread can read ``rows`` x ``columns`` positions of ``channels`` channels in unrolled code."""
     reads = rows * columns
-    unpacked_bytes = max(tensor.element_bytes, 2)  # single bytes are taken apart at once
+    unpacked_bytes = max(tensor.element_bytes, 2)  # single bytes are unpacked at once
     return reads <= _MAX_READS and reads * channels * unpacked_bytes <= _MAX_READ_BYTES
 
 
 def chosen_tile(
     problem: Problem, channels: int, choices: Iterable[tuple[int, int]], most: tuple[int, int], arch: ArchSpec
 ) -> tuple[int, int]:
-    """The largest of the tiles (rows, columns) up to ``most`` that leave the device full of threads.
+    """The largest of the tiles (rows, columns) up to ``most`` that leave enough threads for the device.
 
-    What a tile has beyond the tensor's edges does not count; of equal ones, the squarest, then the widest. Columns that
-    are written at once divide the tensor's where any do: threads at its edge write element by element, and those beside
-    them wait.
+    Elements beyond the tensor's edges do not count. Among equal tiles the squarest wins, then the widest. Columns that
+    are written at once divide the tensor's if any do: threads at the edge would write element by element, and the
+    others of their warp would wait.
     """
     rows_extent, columns_extent = problem.space.extents[3:]
     is_whole = not problem.channels_last and columns_extent % 2 == 0
@@ -99,9 +103,9 @@ def chosen_tile(
 
 
 def launch(problem: Problem, tile: Tile) -> Launch:
-    """Each byte that is read counts once."""
+    """The launch; its work counts each byte that is read once."""
     radices = problem.radices(tile.channels, tile.rows, tile.columns)
-    beside_dag = [tensor for tensor in (problem.source, problem.index, problem.searched) if tensor is not None]
+    read = [tensor for tensor in (problem.source, problem.index, problem.searched) if tensor is not None]
     return Launch(
         kernel=0,
         grid=(ceil_div(prod(radices), tile.threads), 1, 1),
@@ -109,14 +113,14 @@ def launch(problem: Problem, tile: Tile) -> Launch:
         arguments=(Struct(tuple(_fields(problem, radices))),),
         work=Work(
             flops=problem.operation.flops,
-            bytes=bytes_of(beside_dag) + moved_bytes(problem.dag),
+            bytes=bytes_of(read) + moved_bytes(problem.dag),
             unit=fma_unit(problem.resample.compute_type),
         ),
     )
 
 
 def rules_name(problem: Problem, padding: str) -> str:
-    """What is computed, for kernel names: types, mode, padding, divisor."""
+    """The part of kernel names for types, mode, padding and divisor."""
     mode = "max" if problem.is_maximum else "linear" if problem.is_linear else "sum"
     types = [problem.source.data_type, *([problem.searched.data_type] if problem.searched else ())]
     names = [dtypes.info(t).short_name for t in types] + [dtypes.info(problem.resample.compute_type).c_type]
@@ -124,28 +128,28 @@ def rules_name(problem: Problem, padding: str) -> str:
     return "_".join([*words, "nan"] if problem.nan_wins else words)
 
 
-def result_type(problem: Problem, channels: int, *, has_place: bool) -> str:
-    """The C++ type of what becomes of a window's values (``window_results.cuh``)."""
+def result_type(problem: Problem, channels: int, *, has_argmax: bool) -> str:
+    """The C++ type that reduces a window's values (``window_results.cuh``)."""
     compute_type = dtypes.info(problem.resample.compute_type).c_type
     if not problem.is_maximum:
         return f"Sum<{compute_type},{channels}>"
     image = problem.searched or problem.source
     stored, nan = dtypes.info(image.data_type).c_type, "true" if problem.nan_wins else "false"
-    if has_place:
-        has_key = problem.looks_for_halves and prod(axis.span for axis in problem.axes) <= _MOST_KEYED_PLACES
-        name, kind = ("LargestKey", stored) if has_key else ("LargestPlace", compute_type)
+    if has_argmax:
+        has_key = problem.has_half_maxima and prod(axis.span for axis in problem.axes) <= _MOST_KEYED_TAPS
+        name, kind = ("LargestKey", stored) if has_key else ("LargestArgmax", compute_type)
     else:
-        name, kind = ("LargestPair", stored) if problem.looks_for_halves and channels > 1 else ("Largest", compute_type)
+        name, kind = ("LargestPair", stored) if problem.has_half_maxima and channels > 1 else ("Largest", compute_type)
     return f"{name}<{kind},{channels},{nan}>"
 
 
-def places_name(problem: Problem, width: int) -> str:
-    """The index in kernel names: its type, elements of an access."""
+def index_name(problem: Problem, width: int) -> str:
+    """The part of kernel names for the index: its type, and the elements of an access."""
     return "" if problem.index is None else f"_{dtypes.info(problem.index.data_type).c_type}x{width}"
 
 
 def index_type(problem: Problem) -> str:
-    """The C type of the index; that of none is not looked at."""
+    """The C++ type of the index; arbitrary if there is none."""
     return "i8" if problem.index is None else dtypes.info(problem.index.data_type).c_type
 
 
@@ -161,14 +165,14 @@ def _fields(problem: Problem, radices: tuple[int, ...]) -> Iterator[Argument]:
     yield from i64(strides(problem.source))
     yield from map(axis_struct, problem.axes)
     yield _scalar(problem, problem.tap_count if problem.divisor == "ALL" else 1)
-    places = problem.index or problem.searched
-    if places is not None:
-        yield TensorPointer(places.uid)
-        yield from i64(strides(places))
+    index = problem.index or problem.searched
+    if index is not None:
+        yield TensorPointer(index.uid)
+        yield from i64(strides(index))
     yield problem.functor.arguments
 
 
 def _scalar(problem: Problem, value: int) -> Scalar:
-    """A number of the compute type."""
+    """A number of the compute type, as an argument."""
     kind = _SCALARS[problem.resample.compute_type]
     return Scalar(kind, value if kind is ScalarType.I32 else float(value))

@@ -1,14 +1,14 @@
-// What becomes of the values of a window: their sum, the largest one, or that and where it lies.
+// Types that reduce the values of a window to their sum, their maximum, or their maximum and its argmax.
 //
-// A result takes values one after the other, LANES side by side, each with a weight (of sums) and a code. Codes rise in
-// the order of a window's taps: of equal maxima, the one with the lowest code counts. `start` takes the first value,
-// `join` a result over later ones. `of` makes values of V stored elements.
+// A result takes values in sequence, LANES side by side, each with a weight (for sums) and a code. Codes rise in the
+// order of a window's taps: of equal maxima, the one with the lowest code counts. `start` takes the first value, `join`
+// a result over later ones. `of` converts V stored elements to values.
 
 #pragma once
 
 #include "include/math/larger.cuh"
 
-// Their sum with 0; NaN becomes the one that ranks highest.
+// Adds 0 to both, which makes -0 into 0, and NaN into the one with the highest rank.
 __device__ __forceinline__ Pair<bf16> without_negative_zero(Pair<bf16> pair) {
   asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(pair.bits) : "r"(0x3f803f80), "r"(0));
   return pair;
@@ -81,7 +81,7 @@ template <class T, int V, bool KEEPS_NAN> struct Largest {
   __device__ __forceinline__ T number(int channel) const { return value[channel]; }
 };
 
-// Maxima of 16-bit floats as they are stored, two at a time.
+// Maxima of unconverted 16-bit floats, in pairs.
 template <class X, int V, bool KEEPS_NAN> struct LargestPair {
   typedef Pair<X> Value;
   static constexpr int LANES = V / 2;
@@ -109,8 +109,8 @@ template <class X, int V, bool KEEPS_NAN> struct LargestPair {
   __device__ __forceinline__ X number(int channel) const { return pairs.value[channel / 2].half(channel % 2); }
 };
 
-// The largest and its code; the code of `begin` where no value is above the lowest.
-template <class T, int V, bool KEEPS_NAN> struct LargestPlace {
+// The largest value and its code; the code of `begin` if no value exceeds the lowest.
+template <class T, int V, bool KEEPS_NAN> struct LargestArgmax {
   typedef T Value;
   static constexpr int LANES = V;
   static constexpr bool IS_MAXIMUM = true;
@@ -139,12 +139,12 @@ template <class T, int V, bool KEEPS_NAN> struct LargestPlace {
 #pragma unroll
     for (int v = 0; v < LANES; ++v) take_one(v, values[v], at);
   }
-  template <class W> __device__ __forceinline__ void join(const LargestPlace& later, W) {
+  template <class W> __device__ __forceinline__ void join(const LargestArgmax& later, W) {
 #pragma unroll
     for (int v = 0; v < LANES; ++v) take_one(v, later.value[v], later.code[v]);
   }
   __device__ __forceinline__ T number(int channel) const { return value[channel]; }
-  __device__ __forceinline__ i32 place(int channel, i32) const { return code[channel]; }
+  __device__ __forceinline__ i32 argmax(int channel, i32) const { return code[channel]; }
 
  private:
   __device__ __forceinline__ void take_one(int v, T other, i32 at) {
@@ -154,8 +154,9 @@ template <class T, int V, bool KEEPS_NAN> struct LargestPlace {
   }
 };
 
-// Maxima of 16-bit floats as one integer: above, a rank that rises with the number; below, what falls with the code.
-// Both zeros have one rank, NaN has the highest or the lowest. One instruction takes a value.
+// Maxima of 16-bit floats with their codes in one integer, so that one instruction takes a value. The upper half is a
+// rank that rises with the number; the lower half falls with the code. Both zeros have the same rank, NaN the highest
+// or the lowest.
 template <class X, int V, bool KEEPS_NAN> struct LargestKey {
   typedef i32 Value;
   static constexpr int LANES = V;
@@ -163,7 +164,7 @@ template <class X, int V, bool KEEPS_NAN> struct LargestKey {
   static constexpr i32 CODES = 0xffff;
   i32 key[LANES];
 
-  // Takes two elements at a time, be they neighbours along the channels or along the places.
+  // Converts two elements at a time, which are neighbours along the channels or along the positions.
   template <int COUNT>
   static __device__ __forceinline__ void of(const X (&stored)[COUNT][V], i32 code, i32 (&keys)[COUNT][LANES]) {
 #pragma unroll
@@ -193,15 +194,15 @@ template <class X, int V, bool KEEPS_NAN> struct LargestKey {
     const i32 rank = key[channel] >> 16;
     return X{u16(rank ^ ((rank >> 15) & 0x7fff))};
   }
-  // Positions outside the image hold the lowest value too.
-  __device__ __forceinline__ i32 place(int channel, i32 first_code) const {
+  // A key that is not above the lowest may come from a position outside the image.
+  __device__ __forceinline__ i32 argmax(int channel, i32 first_code) const {
     return key[channel] <= lowest_key() + CODES ? first_code : ~key[channel] & CODES;
   }
 
  private:
   static __device__ __forceinline__ u32 ranks(Pair<X> pair) {
     const u32 bits = without_negative_zero(KEEPS_NAN ? pair : larger<false>(lowest<Pair<X>>(), pair)).bits;
-    u32 signs;  // of each half, in all of its bits
+    u32 signs;  // the sign of each half, in all of its bits
     asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(signs) : "r"(bits));
     return bits ^ (signs & 0x7fff7fff);
   }

@@ -1,4 +1,4 @@
-// Tiles of neighbouring windows whose taps are known at compile time, and the reading of an image.
+// Tiles of neighbouring windows whose taps are known at compile time, and reads of an image.
 
 #pragma once
 
@@ -6,8 +6,8 @@
 #include "include/vector.cuh"
 #include "window_results.cuh"
 
-// COUNT neighbouring windows along an axis, their positions counted from the first tap of the first one: window i has
-// the taps floor((i * STEP + PHASE) / UNIT) and WINDOW - 1 more.
+// COUNT neighbouring windows along an axis, with positions relative to the first tap of the first one: window i has the
+// taps floor((i * STEP + PHASE) / UNIT) and WINDOW - 1 more.
 template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Windows {
   static constexpr int COUNT = COUNT_, WINDOW = WINDOW_;
   static __device__ constexpr int first(int window) { return (window * STEP + PHASE) / UNIT; }
@@ -16,13 +16,13 @@ template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Windows
   }
   static constexpr int POSITIONS = (COUNT * STEP - STEP + PHASE) / UNIT + WINDOW;
 
-  // The weight of one of two taps between which a window interpolates.
+  // The weight of `position`, one of the two taps between which a window interpolates.
   template <class T> static __device__ constexpr T closeness(int window, int position) {
     const int past = (window * STEP + PHASE) % UNIT;
     return T(position == first(window) ? UNIT - past : past) / T(UNIT);
   }
 
-  // The number of a window's first tap that counts, if any does; the tile's first position is `start`.
+  // The number of a window's first tap that counts, if any does; `start` is the tile's first position.
   template <int OUTSIDE> static __device__ __forceinline__ i32 first_tap(int window, i32 start) {
     return OUTSIDE == SKIP ? max(-start - first(window), 0) : 0;
   }
@@ -36,8 +36,8 @@ constexpr int floor_quotient(int dividend, int divisor) {
   return dividend >= 0 ? dividend / divisor : -((divisor - 1 - dividend) / divisor);
 }
 
-// COUNT neighbouring positions, counted from the first one, and the OUTPUTS outputs that read them: output k samples
-// the image at ((FIRST + k) * STEP - PHASE) / UNIT, and has the tap below or there and WINDOW - 1 more.
+// COUNT neighbouring positions, relative to the first one, and the OUTPUTS outputs that read them. Output k samples the
+// image at ((FIRST + k) * STEP - PHASE) / UNIT, and has the tap at or below that point and WINDOW - 1 more.
 template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Readers {
   static constexpr int COUNT = COUNT_, WINDOW = WINDOW_;
   static constexpr int FIRST = -floor_quotient((WINDOW - 1) * UNIT - PHASE, STEP);
@@ -53,7 +53,7 @@ template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Readers
     return ((position + axis.bias) * UNIT - axis.start - PHASE) / STEP + FIRST;
   }
 
-  // The weight of a position between two taps. The image's first and last one stand for what lies outside.
+  // The weight of a position between two taps. The image's edge positions also take the weights of taps outside.
   template <int OUTSIDE, class T>
   static __device__ __forceinline__ T closeness(int k, int position, bool is_first, bool is_last) {
     const int past = (FIRST + k) * STEP - PHASE - position * UNIT;
@@ -62,13 +62,13 @@ template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Readers
   }
 };
 
-// Codes number a tile's positions so that a window's place is its code less the code of its first tap.
+// Codes number a tile's positions so that an argmax is its code minus the code of its window's first tap.
 template <class Rows, class Columns> struct Codes {
   static __device__ constexpr i32 of(int row, int column) { return row * Columns::WINDOW + column; }
   static __device__ constexpr i32 first(int i, int j) { return of(Rows::first(i), Columns::first(j)); }
 
   // The code of the window's first tap that counts, if any does.
-  template <int OUTSIDE> static __device__ __forceinline__ i32 first_that_counts(int i, int j, i32 row, i32 column) {
+  template <int OUTSIDE> static __device__ __forceinline__ i32 first_counted(int i, int j, i32 row, i32 column) {
     return first(i, j) + of(Rows::template first_tap<OUTSIDE>(i, row), Columns::template first_tap<OUTSIDE>(j, column));
   }
 };
@@ -85,7 +85,7 @@ template <> __device__ __forceinline__ bf16 negative_infinity<bf16>() { return {
 template <> __device__ __forceinline__ f32 negative_infinity<f32>() { return lowest<f32>(); }
 template <> __device__ __forceinline__ f64 negative_infinity<f64>() { return lowest<f64>(); }
 
-// LANES elements that lie `stride` apart, side by side where NEIGHBOURS; `absent` where they do not exist.
+// Loads LANES elements with distance `stride`, contiguous if NEIGHBOURS; `absent` for those that do not exist.
 template <bool NEIGHBOURS, class X, int LANES>
 __device__ __forceinline__ void load_lanes(X (&stored)[LANES], const X* at, i64 stride, bool exists, X absent) {
 #pragma unroll
@@ -102,9 +102,9 @@ __device__ __forceinline__ void load_lanes(X (&stored)[LANES], const X* at, i64 
   }
 }
 
-// A plane of an image at V channels, side by side where NEIGHBOURS. UNIT_COLUMNS: columns lie side by side.
-// WIDTH: elements of an access along the columns, each inside the image or outside of it; BEFORE: those of the first
-// access before a tile's first position.
+// A plane of an image at V channels, contiguous if NEIGHBOURS. UNIT_COLUMNS: columns are contiguous. WIDTH: elements of
+// an access along the columns, all of them inside the image or all outside; BEFORE: those of the first access before a
+// tile's first position.
 template <class X, int V, bool NEIGHBOURS, bool UNIT_COLUMNS, int WIDTH, int BEFORE, int OUTSIDE>
 struct ImagePlane {
   const X* at;
@@ -112,20 +112,20 @@ struct ImagePlane {
   i32 rows, columns;
   bool exists;
 
-  // The values of POSITIONS positions, from `column` on, of the row `down` below `row`; the first one's code is `code`.
+  // Reads POSITIONS positions from `column` on in row `row` + `down`; the first one's code is `code`.
   template <class Result, int POSITIONS>
   __device__ __forceinline__ void read_row(typename Result::Value (&values)[POSITIONS][Result::LANES], i32 row,
                                            int down, i32 column, i32 code) const {
     const bool has_row = OUTSIDE == CLAMP || (exists && u32(row + down) < u32(rows));
     const i64 step = UNIT_COLUMNS ? 1 : column_stride;
-    const X* from = at + placed(row, down, rows, row_stride);
+    const X* from = at + offset_of(row, down, rows, row_stride);
     X stored[POSITIONS][V];
     if constexpr (WIDTH > 1) {
       read_aligned<Result>(stored, from, has_row, column);
     } else {
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
-        load_lanes<NEIGHBOURS>(stored[k], from + placed(column, k, columns, step), channel_stride,
+        load_lanes<NEIGHBOURS>(stored[k], from + offset_of(column, k, columns, step), channel_stride,
                                has_row && has_column(column + k), absent<Result>());
       }
     }
@@ -141,15 +141,15 @@ struct ImagePlane {
   }
 
  private:
-  // How far it is to the one `past` the first. Neighbours share one multiplication.
-  static __device__ __forceinline__ i64 placed(i32 first, int past, i32 extent, i64 stride) {
+  // The offset of position `first` + `past`. Neighbours share one multiplication.
+  static __device__ __forceinline__ i64 offset_of(i32 first, int past, i32 extent, i64 stride) {
     return OUTSIDE == CLAMP ? clamp(first + past, extent) * stride : first * stride + past * stride;
   }
   __device__ __forceinline__ bool has_column(i32 column) const {
     return OUTSIDE == CLAMP || u32(column) < u32(columns);
   }
 
-  // What a position outside the image holds.
+  // The value of a position outside the image.
   template <class Result> static __device__ __forceinline__ X absent() {
     return Result::IS_MAXIMUM && OUTSIDE == SKIP ? negative_infinity<X>() : X{};
   }
@@ -186,7 +186,7 @@ struct ImagePlane {
   }
 };
 
-// Adds a plane to the results of a tile of windows, row by row; the first tap lies at `row` and `column`.
+// Adds a plane to the results of a tile of windows, row by row; its first tap is at `row` and `column`.
 template <class Rows, class Columns, bool IS_LINEAR, class Plane, class Result, class T>
 __device__ __forceinline__ void add_plane(const Plane& plane, i32 row, i32 column, T weight,
                                           Result (&results)[Rows::COUNT][Columns::COUNT]) {

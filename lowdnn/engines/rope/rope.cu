@@ -1,11 +1,14 @@
-// rope: rows of x (B, H, S, D) with pairs of elements rotated by angles of their positions, and everything scaled:
+// rope: rotates pairs of elements in the rows of x (B, H, S, D) by angles of their positions, and scales everything:
+//
 //   y[i] = scale * x[i] cos(freqs[s, i]) - sine * x[i + half] sin(freqs[s, i])
 //   y[i + half] = scale * x[i + half] cos(freqs[s, i]) + sine * x[i] sin(freqs[s, i])
-// with pairs among the last 2 * half elements of a row; the `passed` elements before them are scaled only.
 //
-// Layouts: any strides; X_WIDTH and Y_WIDTH: elements of an access, 0 where those of a row are not neighbours.
-// Block: THREADS threads. A thread has VECTOR neighbouring pairs of a position, whose sines it computes once, in HEADS
-// heads, which it loads before it stores any; or as many pairs of elements that are passed. Shared memory: none.
+// The pairs are among the last 2 * half elements of a row; the `passed` elements before them are only scaled.
+//
+// Layouts: any strides; X_WIDTH and Y_WIDTH: elements of an access, 0 if those of a row are strided.
+// Block: THREADS threads. A thread has VECTOR neighbouring pairs of a position in HEADS heads. It computes their sines
+// once, and loads all heads before it stores any. Elements that are only scaled are divided into pairs alike.
+// Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks; the digits of a group over `axes` are batch, HEADS heads,
 // position, pairs.
 // Macros: X Y FREQ COMPUTE (types) THREADS HEADS VECTOR X_WIDTH Y_WIDTH FREQ_WIDTH; INDEX: u32 up to 2^31 groups,
@@ -20,7 +23,7 @@ struct Params {
   const FREQ* freqs;
   Y* y;
   i64 groups, heads, passed, half;
-  i64 x_strides[4], y_strides[4], freq_strides[2];  // of (B, H, S, D); of (S, R)
+  i64 x_strides[4], y_strides[4], freq_strides[2];  // along (B, H, S, D), and along (S, R)
   Value scale, sine;
   Divider axes[4];
 };
@@ -51,15 +54,15 @@ __device__ __forceinline__ void sine_and_cosine(f64 x, f64& sine, f64& cosine) {
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const INDEX group = INDEX(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
-  i64 place[4];
-  digits<4>(p.axes, group, place);
-  const i64 first_head = place[1] * HEADS, pair = place[3] * VECTOR;
+  i64 coordinate[4];
+  digits<4>(p.axes, group, coordinate);
+  const i64 first_head = coordinate[1] * HEADS, pair = coordinate[3] * VECTOR;
   const bool is_rotated = pair >= p.passed / 2;
   const i64 angle = pair - p.passed / 2;
   const i64 low = is_rotated ? p.passed + angle : pair, high = low + (is_rotated ? p.half : p.passed / 2);
 
   const auto x_at = [&](i64 head, i64 element) {
-    return p.x + place[0] * p.x_strides[0] + head * p.x_strides[1] + place[2] * p.x_strides[2] +
+    return p.x + coordinate[0] * p.x_strides[0] + head * p.x_strides[1] + coordinate[2] * p.x_strides[2] +
            element * p.x_strides[3];
   };
   typedef PathOf<X_WIDTH * sizeof(X)>::Type Path;
@@ -74,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   Value sine[VECTOR], cosine[VECTOR];
   if (is_rotated) {
     FREQ angles[VECTOR];
-    const FREQ* const first = p.freqs + place[2] * p.freq_strides[0] + angle * p.freq_strides[1];
+    const FREQ* const first = p.freqs + coordinate[2] * p.freq_strides[0] + angle * p.freq_strides[1];
     load_elements<Plain, FREQ_WIDTH>(angles, first, p.freq_strides[1]);
 #pragma unroll
     for (int i = 0; i < VECTOR; ++i) {
@@ -94,7 +97,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
       lows[v] = is_rotated ? a * cosine[v] - b * sine[v] : a * p.scale;
       highs[v] = is_rotated ? b * cosine[v] + a * sine[v] : b * p.scale;
     }
-    Y* const row = p.y + place[0] * p.y_strides[0] + (first_head + i) * p.y_strides[1] + place[2] * p.y_strides[2];
+    Y* const row = p.y + coordinate[0] * p.y_strides[0] + (first_head + i) * p.y_strides[1] +
+                   coordinate[2] * p.y_strides[2];
     store_values(row + low * p.y_strides[3], lows, p.y_strides[3]);
     store_values(row + high * p.y_strides[3], highs, p.y_strides[3]);
   }

@@ -1,5 +1,7 @@
-"""``rope``: rotary position embedding and its gradient, of any float types and strides, bound by memory: x is read
-once, y written once, and the sines of a position are computed once for several heads (``rope.cu``).
+"""``rope``: rotary position embedding and its gradient, for any float types and strides.
+
+It is bound by memory: x is read once, y is written once, and the sines of a position are computed once for several
+heads (``rope.cu``).
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
+#: Threads of a block.
 _THREADS = 128
+#: Values of MULTIPLY: heads of a thread.
 _HEADS = (1, 2, 4, 8)
-#: Heads that share sines before these cost less than memory; more would only cost registers.
+#: Heads of a thread at most by default: with these, sines cost less than memory, and more would only cost registers.
 _ENOUGH_HEADS = 4
 
 
@@ -66,7 +70,7 @@ class Params:
 
 @dataclass(frozen=True)
 class _Problem:
-    """How the kernel walks over one rotation."""
+    """A rotation, with the vectors and the sizes of its kernel."""
 
     rotation: Rotation
     compute_type: DataType
@@ -77,18 +81,18 @@ class _Problem:
 
     @cached_property
     def vector(self) -> int:
-        """Neighbouring pairs of a thread: as many as divide the rotated and the passed ones."""
+        """Neighbouring pairs of a thread, which divide both the rotated and the passed ones."""
         pairs = gcd(self.rotation.size // 2, self.rotation.passed // 2)
         most = ACCESS_BYTES // min(self.rotation.source.element_bytes, self.rotation.target.element_bytes)
         return min(most, pairs & -pairs) if pairs else 1
 
     def radices(self, heads: int) -> tuple[int, ...]:
-        """Batches, groups of heads, positions, groups of pairs."""
+        """The numbers of batches, groups of heads, positions, and groups of pairs."""
         batch, all_heads, length, size = self.rotation.source.dims
         return batch, ceil_div(all_heads, heads), length, size // 2 // self.vector
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """MULTIPLY: by default as many heads as leave every multiprocessor full."""
+        """MULTIPLY, the heads of a thread: by default as many as leave every multiprocessor full."""
         threads = arch.sm_count * arch.threads_per_sm
         values = [heads for heads in _HEADS if heads < 2 * self.rotation.source.dims[1]] or [1]
         full = [heads for heads in values if heads <= _ENOUGH_HEADS and prod(self.radices(heads)) >= threads]
@@ -145,7 +149,7 @@ class _Problem:
         )
 
     def _width(self, tensor: Tensor) -> int:
-        """Elements of an access, 0 where those of a row are not neighbours."""
+        """Elements of an access; 0 if those of a row are strided."""
         axis = tensor.rank - 1
         if tensor.strides[axis] != 1:
             return 0
@@ -153,7 +157,7 @@ class _Problem:
 
 
 class Rope(SingleOperation[RopeOperation]):
-    """See the module's docstring."""
+    """Rotary position embedding, as the module's docstring says."""
 
     name = "rope"
     index = 35
@@ -166,7 +170,7 @@ class Rope(SingleOperation[RopeOperation]):
         return _Problem.of(operation).refusal()
 
     def knobs_of(self, operation: RopeOperation, arch: ArchSpec) -> tuple[Knob, ...]:
-        """MULTIPLY."""
+        """MULTIPLY: the heads of a thread."""
         return _Problem.of(operation).knobs(arch)
 
     def launches(self, operation: RopeOperation, arch: ArchSpec, chosen: Choices) -> PlanParts:

@@ -1,1 +1,1 @@
-"""What engines over rows share: layouts, tiles, kernels' arguments."""
+"""Engines over rows: the layout of rows, how they are divided among threads and blocks, and the kernels' arguments."""

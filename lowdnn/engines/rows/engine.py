@@ -1,4 +1,4 @@
-"""What engines over rows have in common: everything but the graphs that they take."""
+"""The base of engines over rows: knobs, refusals and plans, given a row problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lowdnn.status import Status
 
 
 class RowProblem(Protocol):
-    """A graph that an engine takes, and how its kernel walks over it."""
+    """A graph that an engine takes, and the layout of its rows."""
 
     @property
     def layout(self) -> RowLayout: ...
@@ -27,17 +27,16 @@ class RowProblem(Protocol):
 
 
 class RowEngine(ProblemEngine[RowProblem]):
-    """An engine whose problems are rows, each with one kernel that owns it."""
+    """An engine with one kernel, in which a team of threads owns each row."""
 
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
 
     @abstractmethod
     def rows_of(self, graph: OperationGraph) -> RowProblem | str:
-        """The problem that the graph is, or why it is none."""
+        """The row problem of ``graph``, or the reason why it has none."""
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> RowProblem | Refusal:
-        """Refuses graphs that are no problem of the engine with pointwise operations around it, and extents past 32
-        bits."""
+        """Refuses graphs without a row problem, and extents that 32-bit indices do not reach."""
         problem = self.rows_of(graph)
         if isinstance(problem, str):
             return Refusal(self.name, problem)
@@ -45,9 +44,9 @@ class RowEngine(ProblemEngine[RowProblem]):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
 
     def knobs_of(self, problem: RowProblem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """THREADS_PER_ROW, MULTIPLY, groups that one of them holds, and TILE_CGA_M, blocks that share rows."""
+        """THREADS_PER_ROW; MULTIPLY, the groups of a row in each thread; TILE_CGA_M, the blocks that share a row."""
         return problem.knobs(arch)
 
     def parts(self, problem: RowProblem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch over the rows, none where there are no rows; more for what is summed over several rows."""
+        """One launch over the rows, or none if there are no rows; further launches where sums span several rows."""
         return problem.plan(arch, chosen)

@@ -1,4 +1,4 @@
-"""Kernels over rows: names, macros, functors and launches from what an engine decided."""
+"""Kernel references and launches over rows: name, macros, functors and arguments."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct,
 
 @dataclass(frozen=True)
 class RowKernel:
-    """One kernel of ``source`` over a layout.
-
-    switches: further macros.  functors: in the order of the kernel's parameters.
-    scalars: the parameters between the sizes and the functors'.
-    needs_newer: it waits for the launch before it, or copies in bulk.
-    roles: of a block's threads, as many as the tile's each.
-    """
+    """One kernel of ``source`` over a layout."""
 
     source: str
     data_type: DataType
     compute_type: DataType
     layout: RowLayout
     tile: RowTile
+    #: Macros besides those of the tile and the layout.
     switches: tuple[tuple[str, int], ...]
+    #: The functors in the order of the kernel's parameters.
     functors: tuple[Functor, ...]
+    #: The parameters between the sizes and the functors'.
     scalars: tuple[Argument, ...] = ()
+    #: Whether the kernel waits for the launch before it, or copies in bulk, which sm_80 cannot.
     needs_newer: bool = False
+    #: Threads of a block along y, each row of which has the tile's THREADS along x.
     roles: int = 1
 
     @property
@@ -51,7 +50,7 @@ class RowKernel:
             ("KEPT", layout.space.kept),
             ("IS_ROW", int(layout.space.is_row)),
             ("HAS_SKEW", int(bool(layout.space.skew))),
-            ("JOINED", layout.space.joined),
+            ("NORM_GROUP", layout.space.group_rows),
             ("CHUNKED", int(is_chunked)),
             *self.switches,
             ("INDEX", layout.index),
@@ -60,7 +59,7 @@ class RowKernel:
         short = dtypes.info(self.data_type).short_name
         chosen = "".join(str(value) for _, value in self.switches)
         walk = "s" if layout.space.skew else "r" if layout.space.is_row else "c"
-        walk += f"{layout.space.joined}x" if layout.space.joined > 1 else ""
+        walk += f"{layout.space.group_rows}x" if layout.space.group_rows > 1 else ""
         walk += "k" if is_chunked else ""
         form = f"{self.tile.text}v{layout.vector}k{layout.space.kept}{walk}{chosen}"
         return KernelRef(
@@ -72,7 +71,7 @@ class RowKernel:
         )
 
     def launch(self, number: int, flops: int, moved_bytes: int, blocks: int = 0, shared_bytes: int = 0) -> Launch:
-        """blocks: where they are fewer than one for each group of rows.  shared_bytes: for chunks that stay."""
+        """blocks: the grid's, if fewer than one for each group of rows.  shared_bytes: dynamic shared memory."""
         sizes = self.layout.sizes(self.tile.chunks(self.layout))
         arguments = Struct((sizes, *self.scalars, *(functor.arguments for functor in self.functors)))
         return Launch(
@@ -88,17 +87,17 @@ class RowKernel:
 
 
 def number(value: float, compute_type: DataType) -> Scalar:
-    """A number known when the plan is made, in the arithmetic's type."""
+    """``value`` as an argument of the arithmetic's type."""
     return Scalar(ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32, value)
 
 
 def share(count: int, compute_type: DataType) -> Scalar:
-    """1 / count; infinity, times a sum of 0 NaN, of nothing."""
+    """1 / count; infinity for a count of 0, so that an average of no elements is 0 * infinity = NaN."""
     return number(1 / count if count else inf, compute_type)
 
 
 def scalar_argument(tensor: Tensor, compute_type: DataType) -> Argument:
-    """The value of a by-value or constant tensor in the arithmetic's type."""
+    """The value of a by-value or constant tensor, in the arithmetic's type."""
     if tensor.constant_value is not None:
         return number(dtypes.rounded(np.asarray(tensor.constant_value), tensor.data_type).item(), compute_type)
     return TensorValue(tensor.uid, ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32)

@@ -1,4 +1,8 @@
-"""How kernels over rows walk over a tensor: kept axes, axes of a row, and the axis that is cut into vectors."""
+"""The axes of row kernels: the kept axes, the axes of a row, and the one of them that is cut into vectors.
+
+A row is the set of elements that one statistic is taken over; the kept axes number the rows. ``RowSpace`` orders and
+merges the axes, ``RowLayout`` cuts one of them into groups of neighbouring elements that a thread accesses at once.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +21,27 @@ from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Struct
 
-#: Elements of a group: more would cost registers.
+#: Elements of a group at most; more would cost registers.
 _MAX_VECTOR = 8
-#: Vectors of a row from which on it may have a skew: what lies beside whole ones is read element by element.
+#: Vectors of the shortest row that may have a skew. The elements outside its whole vectors are read one by one.
 _MIN_SKEWED = 4
-#: Groups of a memory line: 128 bytes of 16.
+#: Groups of 16 bytes in a memory line of 128 bytes.
 LINE_GROUPS = 8
 
 
 @dataclass(frozen=True)
 class RowSpace:
-    """Axes of the kernels: ``kept`` kept ones, then those of a row; at least one of each.
-
-    is_row: the vector axis is the last of a row, otherwise the last kept one.
-    skew: strides of the rows' starts, where these lie beside vectors (``codegen.functor``).
-    joined: neighbours along the last kept axis that have their statistics together, with one element for them all.
-    """
+    """The axes of a row kernel: first ``kept`` kept axes, then those of a row; at least one of each."""
 
     space: IndexSpace
     kept: int
+    #: Whether the vector axis is the last of a row; otherwise it is the last kept axis.
     is_row: bool
+    #: Strides of the rows' starts, if a row may begin inside a vector (``codegen.functor``).
     skew: tuple[int, ...] = ()
-    joined: int = 1
+    #: Neighbours along the last kept axis that share statistics (the channels of a normalisation group) and have one
+    #: element for them all in the tensors of statistics.
+    group_rows: int = 1
 
     @property
     def vector_axis(self) -> int:
@@ -46,7 +49,7 @@ class RowSpace:
 
     @property
     def is_line(self) -> bool:
-        """Whether rows have one axis, which is cut into vectors."""
+        """Whether a row has one axis, which is the vector axis."""
         return self.is_row and self.kept + 1 == self.space.rank
 
     @cached_property
@@ -85,7 +88,7 @@ class RowSpace:
         )
 
     def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str, copies: bool = False) -> Functor:
-        """The functor that reads one number of each row."""
+        """The functor that reads one number for each row."""
         return generate(
             reading(tensor),
             accumulator=None,
@@ -97,17 +100,19 @@ class RowSpace:
         )
 
     def store_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
-        """The functor that stores one number of each row."""
+        """The functor that stores one number for each row."""
         dag = dag_of(tensor.dims, (), anchor=tensor)
         return generate(dag, accumulator=compute_type, vector_axis=self.kept - 1, space=self.kept_space, name=name)
 
     def load(self, tensor: Tensor, compute_type: DataType, name: str, copies: bool = False) -> Functor:
-        """The functor that reads one number of each element."""
+        """The functor that reads one number for each element."""
         return self.functor(reading(tensor), name, None, compute_type, copies)
 
     def vector(self, tensors: Iterable[Tensor]) -> int:
-        """Elements of a group: 16 bytes of the narrowest of ``tensors`` that is contiguous along the vector axis; where
-        there is no skew fewer where an alignment says so, and they divide the axis."""
+        """Elements of a group: 16 bytes of the narrowest of ``tensors`` that is contiguous along the vector axis.
+
+        Without a skew they are fewer where a tensor's alignment requires it, and always divide the axis.
+        """
         axis, strides = self.vector_axis, self.space.strides
         contiguous = [tensor for tensor in tensors if strides[tensor.uid][axis] == 1]
         vector = _widest(contiguous)
@@ -122,8 +127,11 @@ class RowSpace:
         return vector
 
     def skewed(self, tensors: Iterable[Tensor]) -> RowSpace:
-        """The space with a skew, where it makes wider groups of rows with one axis: that of the largest of
-        ``tensors``, if all that do not repeat over the rows share it."""
+        """The space with a skew if that gives wider groups, otherwise the space itself.
+
+        Only rows with one axis can have a skew. It is that of the largest of ``tensors``, and all others that do not
+        repeat over the rows must share it.
+        """
         axis, strides = self.vector_axis, self.space.strides
         contiguous = [tensor for tensor in tensors if strides[tensor.uid][axis] == 1]
         whole = [tensor for tensor in contiguous if any(strides[tensor.uid][: self.kept])] or contiguous
@@ -140,7 +148,7 @@ class RowSpace:
 
 
 def reading(tensor: Tensor) -> PointwiseDag:
-    """The DAG that hands back the elements of ``tensor``."""
+    """The DAG that returns the elements of ``tensor``."""
     dag = dag_of(tensor.dims, (), result=tensor)
     return replace(dag, scalars=(tensor,)) if tensor.is_scalar_value else replace(dag, loads=(tensor,))
 
@@ -148,9 +156,9 @@ def reading(tensor: Tensor) -> PointwiseDag:
 def row_space(
     dims: tuple[int, ...], axes: Collection[int], tensors: Iterable[Tensor], indexed: Collection[int] = ()
 ) -> RowSpace:
-    """The space over ``dims`` whose rows run over ``axes``, for all tensors that a kernel reads or writes over it.
+    """The space over ``dims`` whose rows run along ``axes``, with the strides of all tensors that a kernel accesses.
 
-    The axes are ordered by the largest tensor's strides, and merged where all tensors allow.
+    The axes are in the order of the largest tensor's strides, and merged where all tensors allow it.
     indexed: axes whose coordinates are needed.
     """
     ordered = sorted(tensors, key=lambda tensor: -bytes_touched(tensor))
@@ -170,17 +178,17 @@ def row_space(
 
 
 def fused_space(
-    dags: tuple[PointwiseDag, ...], axes: Collection[int], others: Iterable[Tensor], joined: int = 1
+    dags: tuple[PointwiseDag, ...], axes: Collection[int], others: Iterable[Tensor], group_rows: int = 1
 ) -> RowSpace:
-    """The space of ``row_space`` for DAGs over whole rows and the ``others`` that their kernel reads or writes.
+    """The ``row_space`` of DAGs over whole rows and of the ``others`` that their kernel reads or writes.
 
-    joined: channels (axis 1) that have their statistics together, if rows are these.
+    group_rows: channels (axis 1) of a normalisation group, if rows are single channels.
     """
     tensors = (*(tensor for dag in dags for tensor in (*dag.loads, *dag.stores)), *others)
     in_memory = {tensor.uid: tensor for tensor in tensors if not tensor.is_virtual and not tensor.is_scalar_value}
-    alone = _indexed_axes(dags) | ({1} if joined > 1 else set())
+    alone = _indexed_axes(dags) | ({1} if group_rows > 1 else set())
     space = row_space(dags[0].dims, axes, in_memory.values(), alone).skewed(in_memory.values())
-    return replace(space, joined=joined) if space.space.origin[space.kept - 1] == (1,) else space
+    return replace(space, group_rows=group_rows) if space.space.origin[space.kept - 1] == (1,) else space
 
 
 def _widest(tensors: Iterable[Tensor]) -> int:
@@ -197,7 +205,7 @@ def _indexed_axes(dags: Iterable[PointwiseDag]) -> set[int]:
 class RowLayout:
     """A space whose vector axis is cut into groups of ``vector`` elements.
 
-    lines: strides of the rows' starts, where these may lie beside memory lines; for kernels whose warps begin at lines.
+    lines: strides of the rows' starts in kernels whose warps begin at memory lines, if a row may begin inside a line.
     """
 
     space: RowSpace
@@ -206,27 +214,27 @@ class RowLayout:
 
     @staticmethod
     def of(space: RowSpace, dags: tuple[PointwiseDag, ...], *others: Tensor) -> RowLayout:
-        """For what DAGs over whole rows and their kernel move of each element."""
+        """The layout with the widest groups that the tensors of ``dags`` and ``others`` allow."""
         tensors = (tensor for dag in dags for tensor in (*dag.loads, *dag.stores))
         return RowLayout(space, space.vector([*tensors, *others]))
 
-    def beside_lines(self, sources: tuple[Tensor, ...]) -> RowLayout:
-        """The layout with ``lines``, where all is read of one tensor and its rows do not all begin at one."""
+    def with_misaligned_lines(self, sources: tuple[Tensor, ...]) -> RowLayout:
+        """The layout with ``lines``, if ``sources`` is one tensor and some of its rows begin inside a memory line."""
         if len(sources) != 1 or not self.space.is_line:
             return self
         starts = self.space.skew or self.space.space.strides[sources[0].uid]
-        is_beside = any(stride % (self.vector * LINE_GROUPS) for stride in starts[: self.space.kept])
-        return replace(self, lines=starts) if is_beside else self
+        are_misaligned = any(stride % (self.vector * LINE_GROUPS) for stride in starts[: self.space.kept])
+        return replace(self, lines=starts) if are_misaligned else self
 
     @cached_property
     def radices(self) -> tuple[int, ...]:
-        """Extents, with the vector axis in groups: whole ones, of the row that has most."""
+        """The extents, with the vector axis in whole groups."""
         axis, extents = self.space.vector_axis, self.space.space.extents
         return (*extents[:axis], extents[axis] // self.vector, *extents[axis + 1 :])
 
     @cached_property
     def row_groups(self) -> int:
-        """Groups of rows that a thread owns one of: single rows, or ``vector`` neighbours."""
+        """Groups of rows: the single rows or, where the vector axis is kept, ``vector`` neighbours each."""
         return prod(self.radices[: self.space.kept])
 
     @cached_property
@@ -236,11 +244,11 @@ class RowLayout:
 
     @property
     def index(self) -> str:
-        """The type of indices."""
+        """The C++ type of indices."""
         return counter_type(max(self.row_groups, self.groups))
 
     def read_bytes(self, tensors: Iterable[Tensor]) -> int:
-        """The size of ``Loaded`` of a functor that copies a group of ``tensors``."""
+        """The size of a functor's ``Loaded`` struct for one group of each of ``tensors``, in bytes."""
         size_bytes, widest = 0, 1
         for tensor in tensors:
             is_single = not self.space.space.strides[tensor.uid][self.space.vector_axis]
@@ -261,7 +269,7 @@ class RowLayout:
         return Struct((*i64((self.row_groups, self.groups, chunks, elements, *skews)), *axes))
 
     def refuse_size(self) -> str:
-        """Why the kernels' indices do not reach all elements, or an empty string."""
+        """The reason why the kernels' indices do not reach all elements, or an empty string."""
         inner = (*self.radices[1 : self.space.kept], *self.radices[self.space.kept + 1 :])
         extent = max(inner, default=1)
         if extent > MAX_EXTENT:

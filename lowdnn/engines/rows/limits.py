@@ -1,4 +1,4 @@
-"""The constants by which rows are divided among threads and blocks, as measured on an H200."""
+"""The constants that decide how rows are divided among threads and blocks, measured on an H200."""
 
 from __future__ import annotations
 
@@ -7,108 +7,108 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Values of the knobs, registers of a thread, threads, rows and bytes. Shares are of one."""
+    """Values of knobs; registers, threads, groups, rows, blocks, bytes and shares, as each field's comment says."""
 
-    #: Values of THREADS_PER_ROW, the threads of a team.
+    #: Values of the knob THREADS_PER_ROW: threads of a team.
     teams: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-    #: Values of MULTIPLY: groups of a row that a thread holds.
+    #: Values of the knob MULTIPLY: groups of a row in each thread.
     items: tuple[int, ...] = (1, 2, 4, 8, 16)
-    #: Values of TILE_CGA_M: blocks of a cluster.
+    #: Values of the knob TILE_CGA_M: blocks of a cluster.
     clusters: tuple[int, ...] = (1, 2, 4, 8)
-    #: Values of CTA_COUNT: blocks of a cooperative grid that share rows.
+    #: Values of the knob CTA_COUNT: blocks of a cooperative grid that share a row.
     shares_of_grid: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
 
-    #: Registers that hold elements, usually.
+    #: Registers of a thread for cached elements by default.
     registers: int = 32
-    #: Registers that hold elements, where a row needs as many.
+    #: Registers of a thread for cached elements at most.
     most_registers: int = 64
-    #: Registers that hold elements, where a row is spread over many threads.
+    #: Registers of a thread for cached elements, if a row is spread over many threads.
     spread_registers: int = 16
-    #: Registers besides elements, where a thread holds values.
+    #: Registers of a thread besides elements, if it caches converted values.
     value_registers: int = 28
-    #: Registers besides elements, where a thread holds elements as they are read.
+    #: Registers of a thread besides elements, if it caches elements unconverted.
     read_registers: int = 32
-    #: Registers for each group of values, in rows with one axis.
+    #: Further registers for each group of converted values, in rows with one axis.
     group_registers: int = 3
-    #: Registers for each group of values, in rows with several axes.
+    #: Further registers for each group of converted values, in rows with several axes.
     walked_registers: int = 12
-    #: Registers for a skew.
+    #: Registers of a thread for a skew.
     skew_registers: int = 12
-    #: Registers for each of the rows that are side by side in a vector.
+    #: Registers for each row of a vector, if the vector axis is kept.
     side_registers: int = 9
-    #: Registers for values of rows with one axis that are made of several tensors.
+    #: Registers for computing values from several tensors, in rows with one axis.
     making_registers: int = 16
-    #: Registers for the next row.
+    #: Registers for prefetching the next row.
     ahead_registers: int = 8
-    #: Groups that a thread holds at most of rows with several axes: each has a place of its own in registers.
+    #: Groups of a thread at most in rows with several axes, where each group needs registers for its own address.
     most_placed: int = 8
 
-    #: Threads of a block at least, where rows are short.
+    #: Threads of a block with short rows at least.
     least_threads: int = 128
     #: Threads of a block at most.
     most_threads: int = 512
-    #: Threads of a block with rows side by side that shares a multiprocessor with others.
+    #: Threads of a block at most, if its rows lie side by side and it shares a multiprocessor with other blocks.
     column_threads: int = 256
-    #: Threads of a team of a spread row, at most.
+    #: Threads of a team at most, if its row is spread.
     spread_team: int = 256
-    #: Threads that read neighbouring vectors: a memory line of 128 bytes.
+    #: Threads of a team that read one memory line: 128 bytes in vectors of 16.
     line_team: int = 8
-    #: Threads of a team whose rows may be packed, at least.
+    #: Threads of a team at least, if its rows are packed.
     least_packed_team: int = 32
-    #: Threads side by side at least, whatever the vector.
+    #: Threads side by side at least, whatever the vector's width.
     least_side: int = 8
-    #: Elements side by side that make memory lines.
+    #: Elements side by side that fill memory lines.
     most_side: int = 32
-    #: The share of the groups of a team within a warp that its row should have.
+    #: The least share of the groups of a team within a warp that its row fills.
     full_share: float = 0.875
 
-    #: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
+    #: Resident blocks of a multiprocessor that suffice: some read rows while others reduce statistics and store.
     wanted_resident: int = 3
-    #: Blocks of a multiprocessor that are so few that memory waits when they meet.
+    #: Resident blocks of a multiprocessor with which memory still idles while their threads wait at barriers.
     few_resident: int = 2
-    #: Rows for each block that are worth staying for.
-    rows_worth_staying: int = 4
-    #: Joined rows that have teams of their own, at most.
-    most_apart: int = 24
+    #: Groups of rows for each resident block from which a persistent grid pays.
+    least_persistent_rows: int = 4
+    #: Rows of a normalisation group at most, if each of them has a team of its own.
+    most_own_teams: int = 24
 
-    #: Bytes that a thread reads of a group.
+    #: Bytes of a group of one tensor.
     group_bytes: int = 16
-    #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
+    #: Bytes of a row for each of several blocks at least, if there are too few rows for the device.
     least_block_bytes: int = 8192
-    #: Bytes of rows for each block of a cluster that are worth more blocks and the meeting of a whole grid.
+    #: Bytes of rows for each block of a cluster from which more blocks and a grid barrier pay.
     cluster_bytes: int = 65536
-    #: Bytes of shared memory of a block besides rows.
+    #: Bytes of shared memory of a block besides its rows.
     other_bytes: int = 4096
-    #: Bytes of a row that a block without others on its multiprocessor can hold.
-    most_staying_bytes: int = 131072
-    #: The share of the multiprocessors that clusters can have.
+    #: Bytes of rows at most that a block keeps in shared memory, if it is alone on its multiprocessor.
+    most_resident_bytes: int = 131072
+    #: The share of the multiprocessors that clusters can use.
     clustered_share: float = 0.875
 
-    #: Bytes of a block's rows that are worth a ring of slots.
+    #: Bytes of a block's rows at least, if their chunks go through a ring buffer.
     least_ring_bytes: int = 98304
-    #: Bytes of a block's rows that a ring of slots has room for.
+    #: Bytes of a block's rows at most, if their chunks go through a ring buffer.
     most_ring_bytes: int = 204800
-    #: Groups of a thread in a ring, of rows with several axes.
+    #: Groups of a thread in a chunk of a ring buffer, in rows with several axes.
     ring_items: int = 2
-    #: Groups of a thread in all values of a chunk, where a row has several: so that several chunks are on their way.
+    #: Groups of a thread in all values of a chunk, if a row has several chunks; more would leave too few in flight.
     chunk_items: int = 4
 
-    #: Groups of a thread in all values of a chunk of lines that blocks share in turns: fewer steps take less time.
-    turn_line_items: int = 8
-    #: Threads of each role at least, where blocks share rows in turns.
-    turn_threads: int = 128
-    #: Threads side by side at most there, so that the blocks' messages leave room for chunks.
-    most_turn_side: int = 12
-    #: Bytes of a block's share of rows side by side there, in a kernel with one value.
-    turn_bytes: int = 65536
-    #: Bytes of a block's share of rows side by side there, in a kernel with several values.
-    turn_values_bytes: int = 98304
-    #: Bytes of a block's share of a single row of each tensor there.
-    turn_row_bytes: int = 32768
-    #: Turns that are worth the first one, in which nothing is stored.
-    least_turns: int = 16
-    #: The share of the multiprocessors that has turns, at least.
-    turning_share: float = 0.875
+    #: Groups of a thread in all values of a chunk, in pipelined rows with one axis; larger chunks take fewer steps.
+    pipelined_line_items: int = 8
+    #: Threads of each role at least, in pipelined kernels.
+    pipelined_threads: int = 128
+    #: Threads side by side at most in pipelined kernels, so that the mailboxes leave shared memory for chunks.
+    most_pipelined_side: int = 12
+    #: Bytes of a block's share of pipelined rows side by side, in a kernel with one value for each element.
+    pipelined_bytes: int = 65536
+    #: Bytes of a block's share of pipelined rows side by side, in a kernel with several values for each element.
+    pipelined_values_bytes: int = 98304
+    #: Bytes of each tensor in a block's share of a single pipelined row.
+    pipelined_row_bytes: int = 32768
+    #: Rows that each block handles one after the other at least, so that filling the pipeline pays.
+    least_pipelined_rows: int = 16
+    #: The least share of the multiprocessors that a pipelined grid uses.
+    pipelined_share: float = 0.875
 
 
 LIMITS = RowLimits()

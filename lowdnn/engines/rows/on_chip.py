@@ -1,4 +1,4 @@
-"""What a kernel over rows keeps on chip of rows that are longer than the registers of its threads."""
+"""How a kernel keeps rows on chip that are longer than its threads' registers: resident chunks, rings, pipelines."""
 
 from __future__ import annotations
 
@@ -19,99 +19,110 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, WorkspacePointer
 from lowdnn.status import BadParamError
 
-#: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
+#: Slots that all chunks without a slot of their own share: ``ChunkSlots::RING``.
 _RING = 3
-#: Rows that a ring has room for, at most.
+#: Rows at most whose chunks a ring has slots for.
 _MOST_ROWS = 4
-#: Where blocks share rows in turns (``norm/row_roles.cuh``): threads along y, bytes of barriers, slots at most, and
-#: the rows that these have room for, at least and at most.
-_ROLES, _BARRIER_BYTES, _MOST_STAGES, _FEWEST_TURN_ROWS, _TURN_ROWS = 4, 640, 32, 2, 6
-#: Threads of a role, at least, one warp of which tells while the others hear.
+#: Threads along y of a pipelined kernel: its roles (``norm/row_roles.cuh``).
+_ROLES = 4
+#: Bytes of the barriers of a pipelined kernel.
+_BARRIER_BYTES = 640
+#: Slots of a pipelined kernel's ring at most: ``RowStages::MOST``.
+_MOST_STAGES = 32
+#: Rows that a pipelined kernel's ring has slots for at least.
+_LEAST_PIPELINED_ROWS = 2
+#: Rows that a pipelined kernel's ring has slots for at most.
+_PIPELINED_ROWS = 6
+#: Threads of a role at least: one warp of a role posts numbers while the others poll.
 _LEAST_THREADS = 64
-#: ``AREAS`` and ``RESULTS`` of what such blocks tell each other (``norm/row_exchange.cuh``), and ``Told``'s size in
-#: numbers.
-_AREAS, _RESULTS, _TOLD = 16, 4, 2
-#: Groups of a row that the estimate of its mean is taken over then, and rows whose groups there is room for: ``Sample``
-#: of ``norm_forward_turns.cu``.
-_SAMPLED_MEMBERS, _SAMPLED_ROWS = 4, 8
+#: ``RowExchange::AREAS``: rows that each block's mailboxes have room for.
+_AREAS = 16
+#: ``RowExchange::RESULTS``: rows whose results wait for the second pass.
+_RESULTS = 4
+#: The size of a ``Mailbox``, in numbers.
+_MAILBOX_NUMBERS = 2
+#: ``Sample::MEMBERS`` of ``norm_forward_pipelined.cu``: groups of a row that the estimate of its mean is taken over.
+_SAMPLED_MEMBERS = 4
+#: ``Sample::ROWS`` of ``norm_forward_pipelined.cu``: rows whose sampled groups shared memory has room for.
+_SAMPLED_ROWS = 8
 
 
 @dataclass(frozen=True)
 class OnChip:
-    """See the module's docstring and ``norm/resident_chunks.cuh``.
-
-    before: the operations of the kernel's Prologue.  others: tensors that are read beside its operands and stay too.
-    is_ring_wanted: whether a ring for the chunks of several rows is wanted.
-    has_extremes: whether rows may be read once more at the end.
-    """
+    """The shared memory, the ring and the grid of one kernel (``norm/resident_chunks.cuh``)."""
 
     tile: RowTile
     layout: RowLayout
     compute_type: DataType
     arch: ArchSpec
+    #: The operations of the kernel's Prologue.
     before: PointwiseDag
+    #: Further tensors that are read for each element, and kept.
     others: tuple[Tensor, ...] = ()
+    #: Whether the chunks of several rows should go through a ring.
     is_ring_wanted: bool = False
+    #: Whether rows may be read once more at the end.
     has_extremes: bool = False
 
     def fitted(self) -> OnChip:
-        """Itself, with as many blocks on a multiprocessor as rings have room for, if rings are wanted and possible."""
+        """Itself with fewer resident blocks, as far as a ring that is wanted and possible needs their room."""
         residents = range(self.tile.RESIDENT, 0, -1)
         fewer = (replace(self, tile=replace(self.tile, RESIDENT=count)) for count in residents)
         return next((on_chip for on_chip in fewer if on_chip.is_in_ring), self)._checked()
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """The macros STAYS, IN_RING and AGAIN."""
+        """The macros CHUNKS_RESIDENT, IN_RING and AGAIN."""
         return (
-            ("STAYS", int(self.stays)),
+            ("CHUNKS_RESIDENT", int(self.keeps_chunks)),
             ("IN_RING", int(self.is_in_ring)),
             ("AGAIN", int(self._has_again)),
         )
 
     @property
     def is_in_ring(self) -> bool:
-        """Whether blocks stay for several rows, whose chunks go through a ring of slots: of roles with whole warps."""
-        is_several = self.tile.staying_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
+        """Whether the grid is persistent, and the chunks of its rows go through a ring of slots."""
+        is_several = self.tile.persistent_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
         are_warps = (
             self.tile.THREADS % WARP_SIZE == 0 and self.tile.THREADS >= _LEAST_THREADS and self.tile.SIDE <= WARP_SIZE
         )
         has_roles = are_warps and _ROLES * self.tile.THREADS <= MAX_BLOCK_THREADS
-        may_stay = (has_roles and self.arch.has_tma) or not self.tile.is_cooperative
-        is_possible = not self.layout.space.skew and is_several and may_stay and self._chunks > 1
+        is_supported = (has_roles and self.arch.has_tma) or not self.tile.is_cooperative
+        is_possible = not self.layout.space.skew and is_several and is_supported and self._chunks > 1
         return self.is_ring_wanted and is_possible and self._least_slots <= self._fitting
 
     @property
-    def is_in_turns(self) -> bool:
-        """Whether the blocks of a cooperative grid share one row after the other (``norm/row_roles.cuh``)."""
+    def is_pipelined(self) -> bool:
+        """Whether the blocks of a cooperative grid share each row, with threads for each pass
+        (``norm/row_roles.cuh``)."""
         return self.is_in_ring and self.tile.is_cooperative
 
     @property
     def roles(self) -> int:
-        """``RowKernel.roles``: the passes over rows that blocks share in turns have threads each."""
-        return _ROLES if self.is_in_turns else 1
+        """``RowKernel.roles``: a pipelined kernel has threads for each role."""
+        return _ROLES if self.is_pipelined else 1
 
     @property
     def sampled_members(self) -> int:
-        """Threads of a team that have a group each of those that a shared row's mean is estimated from."""
-        return min(_SAMPLED_MEMBERS, self.tile.TEAM) if self.is_in_turns else self.tile.TEAM
+        """Threads of a team that read one group each for the estimate of a shared row's mean."""
+        return min(_SAMPLED_MEMBERS, self.tile.TEAM) if self.is_pipelined else self.tile.TEAM
 
     @property
     def blocks(self) -> int:
-        """Blocks for ``RowKernel.launch``."""
-        return self.tile.staying_blocks(self.layout, self.arch) if self.is_in_ring else 0
+        """Blocks for ``RowKernel.launch``; 0 leaves it one for each group of rows."""
+        return self.tile.persistent_blocks(self.layout, self.arch) if self.is_in_ring else 0
 
     @property
-    def stays(self) -> bool:
-        """Whether chunks are copied to shared memory."""
+    def keeps_chunks(self) -> bool:
+        """Whether chunks stay resident in shared memory."""
         return self.slots > 0
 
     @property
     def slots(self) -> int:
-        """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
+        """Slots for chunks in shared memory; none for a row of one chunk, which stays in registers."""
         chunks, fitting = self._chunks, self._fitting
-        if self.is_in_turns:
-            return min(fitting, _TURN_ROWS * chunks)
+        if self.is_pipelined:
+            return min(fitting, _PIPELINED_ROWS * chunks)
         if self.is_in_ring:
             return min(fitting, _MOST_ROWS * chunks)
         return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
@@ -122,42 +133,44 @@ class OnChip:
 
     @property
     def bytes_read_again(self) -> int:
-        """Bytes of device memory: of what had no slot of its own all but the last chunks, which still have theirs."""
-        kept = 1 if not self.stays else min(self.slots, self._chunks)
-        return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
+        """Bytes read again from device memory: the chunks without a slot of their own, but for the last ones."""
+        resident = 1 if not self.keeps_chunks else min(self.slots, self._chunks)
+        return bytes_of((*self.before.loads, *self.others)) * (self._chunks - resident) // self._chunks
 
     def again(self) -> tuple[Functor, ...]:
-        """The functor Again, where Prologue is run more than once for an element and stores."""
-        return again_of(self.layout, self.before, self.compute_type, self.stays) if self._has_again else ()
+        """The functor Again, if Prologue stores tensors and runs more than once for an element."""
+        return again_of(self.layout, self.before, self.compute_type, self.keeps_chunks) if self._has_again else ()
 
     def partials(self, chain: PlanParts) -> tuple[Argument, ...]:
-        """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
+        """The workspace in which the blocks of a cooperative grid exchange two sums for each of their rows."""
         if not self.tile.is_cooperative:
             return ()
-        blocks, times = (self.blocks, _AREAS * _TOLD) if self.is_in_turns else (self.tile.blocks(self.layout), 1)
+        blocks, times = (
+            (self.blocks, _AREAS * _MAILBOX_NUMBERS) if self.is_pipelined else (self.tile.blocks(self.layout), 1)
+        )
         return (WorkspacePointer(chain.reserve(times * blocks * self._sums_bytes)),)
 
     def _checked(self) -> OnChip:
         """Raises BadParamError where a cooperative grid would not fit the device."""
-        if self.tile.is_cooperative and not self.is_in_turns and self.tile.blocks(self.layout) > self.arch.sm_count:
-            in_turns = f", or READ_AHEAD 2 with room for {self._least_slots} chunks" if self.arch.has_tma else ""
-            expected = f"blocks that the device has{in_turns}"
+        if self.tile.is_cooperative and not self.is_pipelined and self.tile.blocks(self.layout) > self.arch.sm_count:
+            pipelined = f", or READ_AHEAD 2 with room for {self._least_slots} chunks" if self.arch.has_tma else ""
+            expected = f"blocks that the device has{pipelined}"
             raise BadParamError.at("rows.CTA_COUNT", expected=expected, got=self.tile.SHARING)
         return self
 
     @property
     def _least_slots(self) -> int:
-        """The fewest slots of a ring: for a row; where blocks share rows in turns, for several."""
-        return _FEWEST_TURN_ROWS * self._chunks if self.tile.is_cooperative else self._chunks
+        """The fewest slots of a ring: room for one row, or for two rows in a pipelined kernel."""
+        return _LEAST_PIPELINED_ROWS * self._chunks if self.tile.is_cooperative else self._chunks
 
     @property
     def _fitting(self) -> int:
-        """Chunks that shared memory has room for; none where rows are made of nothing that is read."""
+        """Chunks that shared memory has room for; none if the rows are computed without reading anything."""
         if not self._chunk_bytes:
             return 0
         in_roles = self.tile.is_cooperative and self.is_ring_wanted
-        beside = self._meeting_bytes if in_roles else self._team_bytes
-        room = shared_room(self.arch, self.tile.RESIDENT) - beside
+        other_bytes = self._exchange_bytes if in_roles else self._team_bytes
+        room = shared_room(self.arch, self.tile.RESIDENT) - other_bytes
         fitting = max(room, 0) // self._chunk_bytes
         return min(fitting, _MOST_STAGES) if in_roles else fitting
 
@@ -172,14 +185,14 @@ class OnChip:
 
     @property
     def _chunk_bytes(self) -> int:
-        """What a block reads of a chunk."""
+        """Bytes that a block reads of a chunk."""
         each = ((tensor,) for tensor in self.others)
-        of_group = sum(self.layout.read_bytes(tensors) for tensors in (*each, self.before.loads))
-        return self.tile.ITEMS * self.tile.THREADS * of_group
+        group_bytes = sum(self.layout.read_bytes(tensors) for tensors in (*each, self.before.loads))
+        return self.tile.ITEMS * self.tile.THREADS * group_bytes
 
     @property
     def _sums_bytes(self) -> int:
-        """Bytes of two sums for each of a team's rows."""
+        """Bytes of two sums for each row of a team."""
         return self.tile.SIDE * self._row_bytes
 
     @property
@@ -190,30 +203,34 @@ class OnChip:
 
     @property
     def _team_bytes(self) -> int:
-        """Bytes of ``RowTeam::Shared``, at most."""
+        """Bytes of ``RowTeam::Shared`` at most."""
         parts = self._parts if 32 % self.tile.SIDE else 2 * self._parts
         shares = self.tile.THREADS * dtypes.info(self.compute_type).size_bytes
-        return (parts + 2) * self._sums_bytes + max(shares, self._sums_bytes) + self._joined_bytes
+        return (parts + 2) * self._sums_bytes + max(shares, self._sums_bytes) + self._group_sum_bytes
 
     @property
-    def _meeting_bytes(self) -> int:
-        """Bytes at most of ``RowMeeting::Shared``, slots' barriers, of samples of rows and of what two roles join."""
+    def _exchange_bytes(self) -> int:
+        """Bytes of ``RowExchange::Shared``, the slots' barriers, the samples of rows and the roles' reductions at
+        most."""
         shares = 2 * max(self._sums_bytes, self.tile.THREADS * dtypes.info(self.compute_type).size_bytes)
         samples = _SAMPLED_ROWS * _SAMPLED_MEMBERS * self.tile.SIDE * self.layout.read_bytes(self.before.loads)
         results = (self._parts + 2 * _RESULTS) * self._sums_bytes
-        return results + shares + samples + 2 * self.tile.SIDE * self._joined_bytes + _BARRIER_BYTES
+        return results + shares + samples + 2 * self.tile.SIDE * self._group_sum_bytes + _BARRIER_BYTES
 
     @property
-    def _joined_bytes(self) -> int:
-        """Bytes of the sums of joined rows, for each thread side by side."""
-        return 2 * self.tile.slots * self._row_bytes if self.layout.space.joined > 1 else 0
+    def _group_sum_bytes(self) -> int:
+        """Bytes of the sums that the rows of a normalisation group share, for each thread side by side."""
+        return 2 * self.tile.slots * self._row_bytes if self.layout.space.group_rows > 1 else 0
 
     @property
     def _parts(self) -> int:
-        """Parts of a team, with sums each."""
+        """Parts of a team with sums each: its warps, or its members if they do not divide a warp."""
         return self.tile.TEAM if 32 % self.tile.SIDE else ceil_div(self.tile.THREADS, 32)
 
 
-def again_of(layout: RowLayout, before: PointwiseDag, compute_type: DataType, stays: bool) -> tuple[Functor, ...]:
-    """The functor Again: Prologue, which does ``before``, without what it stores."""
-    return (layout.space.functor(replace(before, stores=()), "Again", None, compute_type, copies=stays),)
+def again_of(layout: RowLayout, before: PointwiseDag, compute_type: DataType, copies: bool) -> tuple[Functor, ...]:
+    """The functor Again: Prologue, which applies ``before``, without its stores.
+
+    copies: whether it reads from shared memory.
+    """
+    return (layout.space.functor(replace(before, stores=()), "Again", None, compute_type, copies=copies),)

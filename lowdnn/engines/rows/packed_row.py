@@ -1,5 +1,7 @@
-"""Rows that threads hold as they are read, also where they have registers for the values: more rows are on their way to
-a multiprocessor then, and what the kernel reads beside them can come before its turn."""
+"""Rows that threads cache unconverted although they have registers for the values.
+
+The registers that this saves let more rows be in flight, and operands of the epilogue be prefetched.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,27 @@ from dataclasses import dataclass
 
 from lowdnn.arch.multiprocessor import WARP_SIZE
 
-#: Registers of a thread besides its groups and their operands, with a mean and without.
-_REGISTERS, _REGISTERS_WITHOUT_MEAN = 32, 16
-#: Registers of a thread in all: with so many groups, and with fewer, of which more threads are wanted.
-_SEVERAL_GROUPS, _ALLOTTED, ALLOTTED_TO_FEW = 3, 64, 40
-#: Groups of a thread that asks for operands before their turn, and elements of a wide type's group, at most.
-_MOST_ASKING, _WIDE_GROUP = 4, 4
+#: Registers of a thread that holds a mean, besides its groups and their operands.
+_REGISTERS = 32
+#: Registers of a thread that holds no mean, besides its groups and their operands.
+_REGISTERS_WITHOUT_MEAN = 16
+#: Groups from which a thread has several.
+_SEVERAL_GROUPS = 3
+#: Registers of a thread with several groups.
+_ALLOTTED = 64
+#: Registers of a thread with fewer groups, of which more threads are wanted.
+ALLOTTED_TO_FEW = 40
+#: Groups at most of a thread that prefetches operands.
+_MOST_PREFETCHING = 4
+#: Elements of a group of a wide type at most.
+_WIDE_GROUP = 4
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The packing of a kernel whose rows have one axis and nothing but ``operands`` behind them.
+    """The packing of a kernel whose rows have one axis, and whose epilogue is only arithmetic with ``operands``.
 
-    operands: numbers in the arithmetic's type that are read of each element, the same for all rows; at least one.
+    operands: numbers of the arithmetic's type read for each element, the same for all rows; at least one.
     has_mean: whether threads hold a mean.
     """
 
@@ -29,9 +39,9 @@ class Packing:
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One chunk of one block, ``items`` groups of ``vector`` elements in each thread of a team.
+    """A row of one chunk in one block: ``items`` groups of ``vector`` elements in each thread of a team.
 
-    words, operand_words: registers of a group, and of its operands.
+    words: registers of a group.  operand_words: registers of a group's operands.
     """
 
     team: int
@@ -43,9 +53,11 @@ class PackedRow:
 
     @property
     def ahead(self) -> int:
-        """The macro OPERANDS_AHEAD: as many groups as have registers. One is not worth them to threads that meet other
-        warps: these are better more."""
-        if self.items > _MOST_ASKING:
+        """The macro OPERANDS_AHEAD: groups whose operands are prefetched, as registers allow.
+
+        A single one is not worth its registers in a team of several warps; more threads are.
+        """
+        if self.items > _MOST_PREFETCHING:
             return 0
         base = _REGISTERS if self.has_mean else _REGISTERS_WITHOUT_MEAN
         fitting = min((self._allotted - base - self.words * self.items) // self.operand_words, self.items)
@@ -58,9 +70,11 @@ class PackedRow:
 
     @property
     def may_be_whole(self) -> bool:
-        """Whether the compiler may know that rows have all groups of all threads, where they do. It then moves loads of
-        operands before others, more than registers hold where they are not asked for ahead; threads that meet other
-        warps with several groups of narrow elements took 2 % longer on an H200."""
+        """Whether the compiler may know that each thread has all its groups, if a row fills them.
+
+        It then hoists the loads of operands, which needs too many registers if they are not prefetched. Teams of
+        several warps whose threads have several groups of narrow elements took 2 % longer on an H200.
+        """
         is_light = self._is_warp or self.vector <= _WIDE_GROUP
         return self.items < _SEVERAL_GROUPS or (self.ahead > 0 and is_light)
 

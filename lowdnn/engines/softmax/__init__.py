@@ -1,1 +1,1 @@
-"""The engine of softmax and of its gradient."""
+"""The engine of softmax and its gradient."""

@@ -10,22 +10,22 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows import policy
-from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
 from lowdnn.engines.rows.next_row import NextRow
-from lowdnn.engines.rows.tile import ENGINE_ROW, tile_of
+from lowdnn.engines.rows.register_cache import RegisterCache
+from lowdnn.engines.rows.tile import BULK_ROW, tile_of
 from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
 
-#: Operations for each element.
+#: Floating-point operations for each element.
 _FLOPS = 5
 
 
 @dataclass(frozen=True)
 class BackwardSoftmax:
-    """One gradient with what is fused with it, and how the kernel walks over it."""
+    """One gradient of softmax with its fused operations, and the axes of its kernel."""
 
     gradient: SoftmaxGradient
     space: RowSpace
@@ -43,23 +43,23 @@ class BackwardSoftmax:
         return RowLayout.of(self.space, (self.gradient.before, self.gradient.after), self.gradient.y)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return policy.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._cache)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, none where there are no rows."""
+        """One launch, or none if there are no rows."""
         chain, found = PlanParts(), self.gradient
         if not self.layout.row_groups:
             return chain
-        shape = tile_of(self.layout, chosen, self._held)
+        shape = tile_of(self.layout, chosen, self._cache)
         sources, stages = ((found.y,), found.before.loads), chosen[KnobType.READ_AHEAD]
-        ahead = NextRow(shape, self.layout, arch, sources, stages > 0, stages == ENGINE_ROW)
+        ahead = NextRow(shape, self.layout, arch, sources, stages > 0, stages == BULK_ROW)
         kernel = RowKernel(
             source="softmax/softmax_backward.cu",
             data_type=found.y.data_type,
             compute_type=found.compute_type,
             layout=self.layout,
             tile=shape,
-            needs_newer=ahead.is_by_engine,
+            needs_newer=ahead.is_bulk,
             switches=(("IS_LOG", int(found.is_log)), *ahead.switches),
             functors=(
                 self.space.load(found.y, found.compute_type, "Data", ahead.is_ahead),
@@ -75,6 +75,6 @@ class BackwardSoftmax:
         return chain
 
     @property
-    def _held(self) -> Held:
+    def _cache(self) -> RegisterCache:
         sources = (reading(self.gradient.y), self.gradient.before)
-        return Held.of(self.gradient.compute_type, *sources, looks_ahead=True)
+        return RegisterCache.of(self.gradient.compute_type, *sources, looks_ahead=True)

@@ -11,11 +11,11 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows import policy
-from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, number
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.engines.rows.next_row import NextRow
-from lowdnn.engines.rows.tile import ENGINE_ROW, tile_of
+from lowdnn.engines.rows.register_cache import RegisterCache
+from lowdnn.engines.rows.tile import BULK_ROW, tile_of
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -23,13 +23,13 @@ from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 
-#: Registers of a thread for what the blocks of a cluster join.
-_MEETING_REGISTERS = 8
+#: Registers of a thread for the numbers that the blocks of a cluster exchange.
+_EXCHANGE_REGISTERS = 8
 
 
 @dataclass(frozen=True)
 class ForwardSoftmax:
-    """One softmax with what is fused with it, and how the kernel walks over it."""
+    """One softmax with its fused operations, and the axes of its kernel."""
 
     operation: Softmax
     before: PointwiseDag
@@ -54,26 +54,26 @@ class ForwardSoftmax:
 
     @cached_property
     def layout(self) -> RowLayout:
-        return RowLayout.of(self.space, (self.before, self.after)).beside_lines(self.before.loads)
+        return RowLayout.of(self.space, (self.before, self.after)).with_misaligned_lines(self.before.loads)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return policy.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._cache)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, none where there are no rows."""
+        """One launch, or none if there are no rows."""
         chain, operation = PlanParts(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile_of(self.layout, chosen, self._held)
+        shape = tile_of(self.layout, chosen, self._cache)
         statistics, stages = _statistics(operation), chosen[KnobType.READ_AHEAD]
-        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), stages > 0, stages == ENGINE_ROW)
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), stages > 0, stages == BULK_ROW)
         kernel = RowKernel(
             source="softmax/softmax_forward.cu",
             data_type=operation.x.data_type,
             compute_type=self.compute_type,
             layout=self.layout,
             tile=shape,
-            needs_newer=ahead.is_by_engine,
+            needs_newer=ahead.is_bulk,
             switches=(
                 ("IS_LOG", int(operation.is_log)),
                 ("SINK", int(operation.sink is not None)),
@@ -91,8 +91,8 @@ class ForwardSoftmax:
         return chain
 
     @property
-    def _held(self) -> Held:
-        return Held.of(self.compute_type, self.before, shared=_MEETING_REGISTERS, looks_ahead=True)
+    def _cache(self) -> RegisterCache:
+        return RegisterCache.of(self.compute_type, self.before, sharing_registers=_EXCHANGE_REGISTERS, looks_ahead=True)
 
     def _functors(self, copies: bool) -> tuple[Functor, ...]:
         prologue = self.space.functor(self.before, "Prologue", None, self.compute_type, copies)
@@ -108,5 +108,5 @@ class ForwardSoftmax:
 
 
 def _statistics(operation: Softmax) -> dict[str, Tensor | None]:
-    """The statistics by the name of their macro and functor."""
+    """The tensors of statistics, by the lower-case name of their macro."""
     return {"stats": operation.stats, "max": operation.max, "sum": operation.sum_exp}

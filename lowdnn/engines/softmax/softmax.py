@@ -1,5 +1,6 @@
-"""``softmax``: softmax, its logarithm and their gradients over any axes: each row is owned by a team of threads, which
-reads it once and holds it in registers (a longer one is read twice).
+"""``softmax``: softmax, its logarithm and their gradients over any axes.
+
+A team of threads owns each row, reads it once and caches it in registers; a longer row is read twice.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lowdnn.ops.softmax import Softmax
 
 
 class SoftmaxEngine(RowEngine):
-    """See the module's docstring."""
+    """Softmax by rows, as the module's docstring says."""
 
     name = "softmax"
     index = 21

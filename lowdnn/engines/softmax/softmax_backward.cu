@@ -2,21 +2,21 @@
 //   dx = epilogue(y * (dy - sum of dy * y))        IS_LOG: dx = epilogue(dy - exp(y) * sum of dy)
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
-// Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
-// registers is read once; of a longer one all chunks but the last are read again.
+// Block: one group of rows for each slot, then one grid further on, and so on; CLUSTER blocks share rows. A row that
+// fits the threads' registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory: RowTeam's; with LOOKS_AHEAD (dynamic) the next row of y, then of dy.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; IS_LOG; LOOKS_AHEAD: whether and how the next row is asked
-// for when a row begins (include/rows/next_row.cuh).
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW NORM_GROUP CHUNKED;
+// INDEX: u32 below 2^31 rows and groups, else i64; IS_LOG; LOOKS_AHEAD: whether and how the next row is prefetched
+// (include/rows/next_row.cuh).
 
 #include "include/exponential.cuh"
 #include "include/rows/next_row.cuh"
 #include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX>
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, NORM_GROUP, ITEMS, SHARING,
+                CLUSTER, CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, Tile::WIDTH, false> Team;
@@ -61,10 +61,10 @@ struct Next {
     copy();
   }
 
-  // The row that has come, and a request for the one after it.
-  __device__ __forceinline__ void load(RowWalk<Tile>& own, Operands& held) {
-    y.load(p.y, own, held.y);
-    dy.load(p.dy, own, held.dy);
+  // Loads the prefetched row, and begins the copies of the one after it.
+  __device__ __forceinline__ void load(RowWalk<Tile>& own, Operands& cached) {
+    y.load(p.y, own, cached.y);
+    dy.load(p.dy, own, cached.dy);
     walk.next();
     copy();
   }
@@ -77,21 +77,21 @@ struct Next {
   }
 };
 
-__device__ __forceinline__ void add_terms(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+__device__ __forceinline__ void add_terms(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& cached,
                                           Value (&sum)[WIDTH]) {
   walk.each(chunk, [&](auto group, i64) {
     Value y[group.SIZE], dy[group.SIZE];
-    held.get(p, group, y, dy);
+    cached.get(p, group, y, dy);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) sum[v % WIDTH] += IS_LOG ? dy[v] : dy[v] * y[v];
   });
 }
 
-__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& cached,
                                                const Value (&sum)[WIDTH]) {
   store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](auto group, auto& dx) {
     Value y[group.SIZE], dy[group.SIZE];
-    held.get(p, group, y, dy);
+    cached.get(p, group, y, dy);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       dx[v] = IS_LOG ? dy[v] - exponential(y[v]) * sum[v % WIDTH] : y[v] * (dy[v] - sum[v % WIDTH]);
@@ -109,23 +109,23 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Operands held;
+    Operands cached;
     Value sum[WIDTH] = {};
-    next.load(walk, held);
-    add_terms(p, walk, 0, held, sum);
+    next.load(walk, cached);
+    add_terms(p, walk, 0, cached, sum);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < chunks; ++chunk) {
-      held.load(p, walk, chunk);
-      add_terms(p, walk, chunk, held, sum);
+      cached.load(p, walk, chunk);
+      add_terms(p, walk, chunk, cached, sum);
     }
     team.all<Plus>(sum);
 
-    held.begin_pass();
-    store_gradient(p, walk, chunks - 1, held, sum);
+    cached.begin_pass();
+    store_gradient(p, walk, chunks - 1, cached, sum);
 #pragma unroll 1
     for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-      held.load(p, walk, chunk);
-      store_gradient(p, walk, chunk, held, sum);
+      cached.load(p, walk, chunk);
+      store_gradient(p, walk, chunk, cached, sum);
     }
   }
   team.leave();

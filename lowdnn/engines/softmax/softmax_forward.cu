@@ -1,20 +1,24 @@
-// softmax_forward: for each row of x = prologue(...), with m its largest element and s = sum of exp(x - m),
+// softmax_forward: softmax of each row of x = prologue(...). With m its largest element and s = sum of exp(x - m)
+//
 //   y = epilogue(exp(x - m) / s)        IS_LOG: y = epilogue(x - m - log(s))
-// and, for a row of nothing but minus infinity (a masked one), with m = minus infinity and s = 0,
+//
+// A masked row, of only minus infinity, has m = minus infinity, s = 0 and
+//
 //   y = epilogue(0)                     IS_LOG: y = epilogue(minus infinity)
+//
 // SINK: m and s count one more element of each row.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
-// Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
-// registers is read once: largest element, sum, result. Of a longer one (CHUNKED) each thread keeps a largest element
-// and a sum relative to it as it goes along, and all chunks but the last are read again, backwards. The lanes of a warp
-// find their largest element first; warps and blocks meet once, with their largest elements and sums.
+// Block: one group of rows for each slot, then one grid further on, and so on; CLUSTER blocks share rows. A row that
+// fits the threads' registers is read once: largest element, sum, result. For a longer one (CHUNKED) each thread does
+// an online softmax over the chunks, and all chunks but the last are read again, in reverse order. The lanes of a warp
+// find their largest element first; warps and blocks wait at one barrier only, with their largest elements and sums.
 // Shared memory: RowTeam's; with LOOKS_AHEAD (dynamic) the next row.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
-// whether they are stored; LOOKS_AHEAD: whether and how the next row is asked for when a row begins
-// (include/rows/next_row.cuh); LINE_GROUPS: groups of a memory line that warps begin at, or 1.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW NORM_GROUP CHUNKED;
+// INDEX: u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM
+// (s): whether they are stored; LOOKS_AHEAD: whether and how the next row is prefetched (include/rows/next_row.cuh);
+// LINE_GROUPS: groups of a memory line at which warps' accesses begin, or 1.
 
 #include "include/exponential.cuh"
 #include "include/optional.cuh"
@@ -29,8 +33,8 @@ struct Stats;
 struct Max;
 struct Sum;
 
-typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX, LINE_GROUPS>
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, NORM_GROUP, ITEMS, SHARING,
+                CLUSTER, CHUNKED, INDEX, LINE_GROUPS>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
@@ -50,15 +54,15 @@ struct Params : Numbers,
                 ArgsOf<Sum, SUM> {};
 
 constexpr int WIDTH = Tile::WIDTH;
-// Whether lanes join largest elements and sums, and what is left joins both together.
-constexpr bool MEETS_ONCE = !Team::BY_NUMBER && Team::MEETS;
+// Whether lanes first reduce largest elements, then sums, and the rest of the team then reduces both together.
+constexpr bool JOINS_BOTH = !Team::BY_NUMBER && Team::HAS_BARRIER;
 // Whether a chunk's exponentials replace its elements.
 constexpr bool KEEPS_EXPONENTIALS = !CHUNKED && !IS_LOG && !AS_READ;
 
-// What a sum is relative to: the largest element, or 0 where all are minus infinity.
+// The base of a row's exponentials: its largest element, or 0 if all are minus infinity.
 __device__ __forceinline__ Value base_of(Value largest) { return largest == Value(-INFINITE) ? Value(0) : largest; }
 
-// Joins largest elements, and the sums behind them, which are relative to these.
+// Joins largest elements, followed by the sums of exponentials relative to them: the rescale of online softmax.
 struct LargestAndSum {
   static __device__ __forceinline__ void join_all(Value (&joined)[2 * WIDTH], const Value (&others)[2 * WIDTH]) {
 #pragma unroll
@@ -71,39 +75,39 @@ struct LargestAndSum {
   }
 };
 
-__device__ __forceinline__ void add_largest(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
+__device__ __forceinline__ void add_largest(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& cached,
                                             Value (&largest)[WIDTH]) {
   walk.each(chunk, [&](auto group, i64) {
     Value x[group.SIZE];
-    held.get(args_of<Prologue>(p), group, x);
+    cached.get(args_of<Prologue>(p), group, x);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[v]);
   });
 }
 
-// Adds exp(x - base).
+// Adds exp(x - base) to the sums.
 template <class Chunk>
-__device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
+__device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& cached,
                                                  const Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
   walk.each(chunk, [&](auto group, i64) {
     Value x[group.SIZE];
-    held.get(args_of<Prologue>(p), group, x);
+    cached.get(args_of<Prologue>(p), group, x);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       x[v] = exponential(x[v] - base[v % WIDTH]);
       sum[v % WIDTH] += x[v];
     }
-    if constexpr (KEEPS_EXPONENTIALS) held.replace(group, x);
+    if constexpr (KEEPS_EXPONENTIALS) cached.replace(group, x);
   });
 }
 
 template <class Operator> __device__ __forceinline__ void join_first(Team& team, Value (&values)[WIDTH]) {
-  if constexpr (MEETS_ONCE) team.all_of_lanes<Operator>(values);
+  if constexpr (JOINS_BOTH) team.all_of_lanes<Operator>(values);
   else team.all<Operator>(values);
 }
 
-// From what was joined first to the row's. Afterwards the sums are relative to the row's base, and `factor` is what
-// turns exponentials relative to the one before into such.
+// Reduces over the rest of the team. Afterwards the sums are relative to the row's base, and `factor` rescales
+// exponentials that are relative to the base before.
 __device__ __forceinline__ void join_rest(Team& team, Value (&largest)[WIDTH], Value (&base)[WIDTH],
                                           Value (&sum)[WIDTH], Value (&factor)[WIDTH]) {
   Value both[2 * WIDTH];
@@ -113,7 +117,7 @@ __device__ __forceinline__ void join_rest(Team& team, Value (&largest)[WIDTH], V
     both[WIDTH + w] = sum[w];
     factor[w] = Value(1);
   }
-  if constexpr (MEETS_ONCE) {
+  if constexpr (JOINS_BOTH) {
     team.all_beyond_lanes<LargestAndSum>(both);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
@@ -124,26 +128,26 @@ __device__ __forceinline__ void join_rest(Team& team, Value (&largest)[WIDTH], V
   }
 }
 
-// A chunk joined to the thread's largest elements and sums.
-__device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
+// Adds a chunk to the thread's largest elements and sums: a step of online softmax.
+__device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& cached,
                                           Value (&largest)[WIDTH], Value (&sum)[WIDTH]) {
   Value before[WIDTH], base[WIDTH];
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) before[w] = largest[w];
-  add_largest(p, walk, chunk, held, largest);
+  add_largest(p, walk, chunk, cached, largest);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
     base[w] = base_of(largest[w]);
     sum[w] *= exponential(before[w] - base[w]);  // 0 where all before were minus infinity
   }
-  held.begin_pass();
-  add_exponentials(p, walk, chunk, held, base, sum);
+  cached.begin_pass();
+  add_exponentials(p, walk, chunk, cached, base, sum);
 }
 
-__device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
+__device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& cached,
                                               const Value (&base)[WIDTH], const Value (&last)[WIDTH]) {
   store_chunk<Epilogue, Value>(args_of<Epilogue>(p), walk, chunk, [&](auto group, auto& y) {
-    held.get(args_of<Prologue>(p), group, y);
+    cached.get(args_of<Prologue>(p), group, y);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       const int w = v % WIDTH;
@@ -153,15 +157,15 @@ __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& wa
   });
 }
 
-// Reduces a row in chunks, the first of which is `held`, to the largest element of the threads that join first, the
-// base that follows from it, and the thread's own sum relative to that.
-__device__ __forceinline__ void add_chunks(const Params& p, RowWalk<Tile>& walk, i64 chunks, Team& team, Chunk& held,
+// Reduces a row of several chunks, the first of which is `cached`, to the largest element of the threads that
+// join_first joins, to its base, and to the thread's own sum relative to that base.
+__device__ __forceinline__ void add_chunks(const Params& p, RowWalk<Tile>& walk, i64 chunks, Team& team, Chunk& cached,
                                            Value (&largest)[WIDTH], Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
-  add_chunk(p, walk, 0, held, largest, sum);
+  add_chunk(p, walk, 0, cached, largest, sum);
 #pragma unroll 1
   for (i64 chunk = 1; chunk < chunks; ++chunk) {
-    held.load(args_of<Prologue>(p), walk, chunk);
-    add_chunk(p, walk, chunk, held, largest, sum);
+    cached.load(args_of<Prologue>(p), walk, chunk);
+    add_chunk(p, walk, chunk, cached, largest, sum);
   }
   Value own[WIDTH];
 #pragma unroll
@@ -174,27 +178,27 @@ __device__ __forceinline__ void add_chunks(const Params& p, RowWalk<Tile>& walk,
   }
 }
 
-// Reduces a row that the threads hold whole to these.
-__device__ __forceinline__ void add_row(const Params& p, RowWalk<Tile>& walk, Team& team, Chunk& held,
+// Reduces a row that the threads cache whole in the same way.
+__device__ __forceinline__ void add_row(const Params& p, RowWalk<Tile>& walk, Team& team, Chunk& cached,
                                         Value (&largest)[WIDTH], Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
-  add_largest(p, walk, 0, held, largest);
+  add_largest(p, walk, 0, cached, largest);
   join_first<Largest>(team, largest);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
-  held.begin_pass();
-  add_exponentials(p, walk, 0, held, base, sum);
+  cached.begin_pass();
+  add_exponentials(p, walk, 0, cached, base, sum);
 }
 
-// Reduces a row to its largest element, its base, its sum with that of the sink, and the `factor` of join_rest. At
-// first `largest` is the sink, or minus infinity.
-__device__ __forceinline__ void reduce_row(const Params& p, RowWalk<Tile>& walk, i64 chunks, Team& team, Chunk& held,
+// Reduces a row to its largest element, its base, its sum including the sink, and the `factor` of join_rest. On entry
+// `largest` is the sink, or minus infinity.
+__device__ __forceinline__ void reduce_row(const Params& p, RowWalk<Tile>& walk, i64 chunks, Team& team, Chunk& cached,
                                            Value (&largest)[WIDTH], Value (&base)[WIDTH], Value (&sum)[WIDTH],
                                            Value (&factor)[WIDTH]) {
   Value sink[WIDTH];
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
-  if constexpr (CHUNKED) add_chunks(p, walk, chunks, team, held, largest, base, sum);
-  else add_row(p, walk, team, held, largest, base, sum);
+  if constexpr (CHUNKED) add_chunks(p, walk, chunks, team, cached, largest, base, sum);
+  else add_row(p, walk, team, cached, largest, base, sum);
   join_first<Plus>(team, sum);
   join_rest(team, largest, base, sum, factor);
   if constexpr (SINK) {
@@ -203,7 +207,7 @@ __device__ __forceinline__ void reduce_row(const Params& p, RowWalk<Tile>& walk,
   }
 }
 
-// Stores the statistics that have a functor.
+// Stores the statistics that are wanted.
 __device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<Tile>& walk,
                                                  const Value (&base)[WIDTH], const Value (&sum)[WIDTH]) {
   if constexpr (STATS) {
@@ -213,7 +217,7 @@ __device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<
     store_number<Stats, STATS>(p, walk, stats);
   }
   if constexpr (MAX) {
-    // Not by way of `largest`, which would keep its registers.
+    // `largest` would need registers up to here.
     Value max[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) max[w] = sum[w] == 0 ? Value(-INFINITE) : base[w];
@@ -222,15 +226,15 @@ __device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<
   store_number<Sum, SUM>(p, walk, sum);
 }
 
-// Stores the results of a row whose last chunk is `held`; the other chunks are read again, backwards.
-__device__ __forceinline__ void store_row(const Params& p, RowWalk<Tile>& walk, i64 chunks, Chunk& held,
+// Stores the results of a row whose last chunk is `cached`; the other chunks are read again, in reverse order.
+__device__ __forceinline__ void store_row(const Params& p, RowWalk<Tile>& walk, i64 chunks, Chunk& cached,
                                           const Value (&base)[WIDTH], const Value (&last)[WIDTH]) {
-  held.begin_pass();
-  store_softmax(p, walk, chunks - 1, held, base, last);
+  cached.begin_pass();
+  store_softmax(p, walk, chunks - 1, cached, base, last);
 #pragma unroll 1
   for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-    held.load(args_of<Prologue>(p), walk, chunk);
-    store_softmax(p, walk, chunk, held, base, last);
+    cached.load(args_of<Prologue>(p), walk, chunk);
+    store_softmax(p, walk, chunk, cached, base, last);
   }
 }
 
@@ -247,18 +251,18 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   next.copy(args_of<Prologue>(p), ahead);
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Chunk held;
+    Chunk cached;
     Value largest[WIDTH], base[WIDTH], sum[WIDTH] = {}, factor[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) largest[w] = Value(-INFINITE);
     load_number<Sink, SINK>(p, walk, largest);
-    next.load(args_of<Prologue>(p), walk, held);
+    next.load(args_of<Prologue>(p), walk, cached);
     ahead.next();
     next.release();
     next.copy(args_of<Prologue>(p), ahead);
-    reduce_row(p, walk, chunks, team, held, largest, base, sum, factor);
+    reduce_row(p, walk, chunks, team, cached, largest, base, sum, factor);
 
-    // A sum is at least 1, or 0 where all elements are minus infinity: y is 0 then (IS_LOG: minus infinity).
+    // A sum is at least 1, or 0 if all elements are minus infinity; then y is 0 (IS_LOG: minus infinity).
     Value last[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) last[w] = sum[w] == 0 ? Value(0) : IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
@@ -267,7 +271,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
       for (int w = 0; w < WIDTH; ++w) last[w] *= factor[w];
     }
-    store_row(p, walk, chunks, held, base, last);
+    store_row(p, walk, chunks, cached, base, last);
   }
   team.leave();
 }

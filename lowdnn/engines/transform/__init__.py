@@ -1,1 +1,1 @@
-"""The engine of what moves elements and computes nothing: transposes, slices, reshapes, concatenations."""
+"""The engine that moves elements without computing: transposes, slices, reshapes, concatenations."""

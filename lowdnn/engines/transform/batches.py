@@ -1,4 +1,4 @@
-"""Copies that share a launch, and what is common to all kernels: element types, pointers, bytes moved."""
+"""Copies that share a launch, with what all kernels need: element types, pointers, widths of accesses, bytes moved."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from lowdnn.enums import DataType
 from lowdnn.ops.tensor import span_elements
 from lowdnn.plan import KernelRef, Pointer, Scalar, ScalarType, Struct, Work
 
-#: Gives ``Launch.kernel``.
+#: A function that returns the index of a kernel for ``Launch.kernel``.
 KernelIndex = Callable[[KernelRef], int]
 
-#: Parts of one launch: what a kernel's parameters hold.
+#: Parts of one launch at most, as a kernel's parameters have room for.
 _MAX_PARTS = 8
-#: Turns that share parts whose sizes blocks do not divide.
-_FEWEST_TURNS = 64
-#: Elements of equal types move as these.
+#: Rounds at least, if blocks do not divide the parts' sizes.
+_FEWEST_ROUNDS = 64
+#: The C++ type as which elements of equal types move, by their bytes.
 _BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Copies of the same types that write parts of one tensor, none of them empty; ``axes``: their common ones."""
+    """Copies of the same types that write parts of one tensor, none of them empty.  axes: their common axes."""
 
     copies: tuple[Copy, ...]
     axes: tuple[Axis, ...]
@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def types_name(self) -> str:
-        """The types in names of kernels: ``b16`` for bits, ``fp32_bf16`` for a conversion."""
+        """The types in kernel names: ``b16`` for bits, ``fp32_bf16`` for a conversion."""
         x, y = map(dtypes.info, self.types)
         return f"b{8 * x.size_bytes}" if x is y else f"{x.short_name}_{y.short_name}"
 
@@ -68,7 +68,7 @@ class Batch:
         return replace(self, axes=tuple(axes))
 
     def x_width(self, axis: int, most: int) -> int:
-        """Elements of one access along ``axis``, along which x is contiguous; they divide its extent."""
+        """Elements of one access along ``axis``, along which x is contiguous; a divisor of the axis' extents."""
         steps = [
             [extent, *(row.x_strides[n] for row in self._others(axis))]
             for n, extent in enumerate(self.axes[axis].extents)
@@ -85,7 +85,7 @@ class Batch:
         return i64([*(axis.x_strides[part] for axis in self.axes), *(axis.y_strides[part] for axis in self.axes)])
 
     def span(self, part: int) -> int:
-        """Elements from the first to just past the last that one part reads."""
+        """Elements from the first that one part reads to just past the last."""
         return span_elements(
             tuple(axis.extents[part] for axis in self.axes), tuple(axis.x_strides[part] for axis in self.axes)
         )
@@ -110,24 +110,27 @@ def batches_of(moves: Moves) -> Iterator[Batch]:
 
 
 @dataclass(frozen=True)
-class Turns:
-    """How blocks share the parts of a launch (``PartTurns``): ``count`` times as many of each as ``shares`` says."""
+class Rounds:
+    """The round-robin assignment of blocks to the parts of a launch (``PartRounds``).
+
+    shares: blocks of each part in a round.  count: rounds.
+    """
 
     shares: tuple[int, ...]
     count: int = 1
 
     @staticmethod
-    def of(sizes: Sequence[int], block: int = 1) -> Turns:
-        """As many turns as there can be.
+    def of(sizes: Sequence[int], block: int = 1) -> Rounds:
+        """The assignment with the most rounds.
 
-        sizes: of the parts, of which a block takes ``block``; where these do not divide them, the last blocks of parts
-        have nothing to do, at most one in ``_FEWEST_TURNS`` of all.
+        sizes: of the parts, ``block`` of which a block takes. If a block does not divide them, the last blocks of parts
+        have nothing to do, at most one in ``_FEWEST_ROUNDS``.
         """
         unit = gcd(*sizes)
         count = ceil_div(unit, block)
-        if block > 1 and count < _FEWEST_TURNS:
-            return Turns(tuple(ceil_div(size, block) for size in sizes))
-        return Turns(tuple(size // unit for size in sizes), count)
+        if block > 1 and count < _FEWEST_ROUNDS:
+            return Rounds(tuple(ceil_div(size, block) for size in sizes))
+        return Rounds(tuple(size // unit for size in sizes), count)
 
     @property
     def blocks(self) -> int:
@@ -140,14 +143,14 @@ class Turns:
 
 
 def kernel_ref(idea: str, types: str, shape: str, params: object, *, overlaps: bool) -> KernelRef:
-    """``transform_<idea>.cu`` with ``params``; overlaps: as a dependent launch, on sm_90a."""
+    """``transform_<idea>.cu`` with ``params``.  overlaps: whether it is a dependent launch, which sm_90a has."""
     target = target_of_form(is_newer=overlaps)
     name = f"transform_{idea}_{types}_{shape}_{target_label(target)}"
     return KernelRef(name, f"transform/transform_{idea}.cu", target, macros(params))
 
 
 def refuse_size(radices: Sequence[Sequence[int]], blocks: int) -> str:
-    """Why a kernel does not reach all of its parts' elements, or an empty string."""
+    """The reason why a kernel does not reach all elements of its parts, or an empty string."""
     extent = max((radix for part in radices for radix in part[1:]), default=1)
     if extent > MAX_EXTENT:
         return f"tensor.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"

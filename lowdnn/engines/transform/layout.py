@@ -1,4 +1,4 @@
-"""The axes of copies: which of them are one, in which order they lie, and how wide accesses along them may be."""
+"""The common axes of copies: their order, which of them merge, and how wide accesses along them may be."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lowdnn.engines.transform.views import View
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of several copies at once: its extent, its stride in x and that in y for each of them.
+    """One axis of several copies, with each copy's extent, stride in x and stride in y.
 
-    padding: zeros behind them that only y has, which is contiguous along this axis.
+    padding: zeros after the elements that only y has, which is contiguous along this axis.
     """
 
     extents: tuple[int, ...]
@@ -28,9 +28,9 @@ class Axis:
 
 
 def common_axes(copies: Sequence[Copy], padding: int = 0) -> tuple[Axis, ...]:
-    """The axes of copies of equal rank, none empty, those slowest in y first, neighbours merged where all copies allow.
+    """The axes of non-empty copies of equal rank, slowest in y first; neighbours merge if all copies allow it.
 
-    Without axes of extent 1, but for one that stays where no other is left. padding: of the last axis.
+    Axes of extent 1 are dropped, unless none would be left.  padding: that of the last axis.
     """
     rank = len(copies[0].y.dims)
     axes = [_axis(copies, axis) for axis in range(rank)]
@@ -66,9 +66,9 @@ def _joins(outer: Axis, inner: Axis) -> bool:
 
 
 def access_width(views: Sequence[View], steps: Sequence[Sequence[int]], most: int) -> int:
-    """Elements of one access, a power of two up to ``most``, that divide where every row of ``views`` begins.
+    """Elements of one access, a power of two up to ``most`` to which the start of every row of ``views`` is aligned.
 
-    steps: for each view, the strides of all axes but the one of the row, and what else they divide.
+    steps: for each view, the strides of all axes but the row's, and other numbers that the width must divide.
     """
     width = most
     for view, others in zip(views, steps, strict=True):

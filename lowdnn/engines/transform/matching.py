@@ -1,7 +1,7 @@
-"""What a graph of moves copies: for every stored tensor, from which views of other stored tensors its parts come.
+"""The copies of a graph of moves: the parts of every stored tensor, as views of other stored tensors.
 
-Virtual tensors are views, however many operations are behind each other: nothing of theirs is ever stored, but where a
-reshape cuts across axes that no strides join, and then the elements lie in the workspace in row-major order.
+Virtual tensors are views, even after several operations, and are never stored. The exception is a reshape that cuts
+across axes which no strides describe: its elements then lie in the workspace in row-major order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOVES = (Transpose, Reshape, Slice, Concat)
 
 @dataclass(frozen=True)
 class Copy:
-    """y = x, element by element, converted where the types differ; both views have the same dims."""
+    """y = x, element by element, converted if the types differ; both views have the same dims."""
 
     x: View
     y: View
@@ -38,7 +38,8 @@ class Copy:
 
 @dataclass(frozen=True)
 class Stage:
-    """Copies that depend on no other copy of the same stage and write parts of one tensor: one launch where it fits."""
+    """Copies that depend on no other copy of the stage and write parts of one tensor; they share a launch if they
+    fit."""
 
     copies: tuple[Copy, ...]
 
@@ -52,11 +53,11 @@ class Moves:
 
 
 class _Refused(Exception):
-    """Why a graph is none of moves alone."""
+    """The reason why a graph is not only moves."""
 
 
 def match(graph: OperationGraph) -> Moves | str:
-    """The copies of ``graph``, or why it is none of transposes, slices, reshapes, concatenations and conversions."""
+    """The copies of ``graph``, or the reason why it is not only moves, concatenations and conversions."""
     try:
         return _Matcher(graph).moves()
     except _Refused as refused:
@@ -97,11 +98,11 @@ class _Matcher:
         x = self._view(_source(operation), output)
         if not isinstance(operation, Reshape) or operation.mode is ReshapeMode.VIEW_ONLY:
             return Copy(self._moved(operation, x), y)
-        joined = x.refined(y) if output.element_count else (x, replace(y, dims=x.dims, strides=x.strides))
-        return Copy(*joined) if joined is not None else Copy(self._packed(x, output.dims), y)
+        refined = x.refined(y) if output.element_count else (x, replace(y, dims=x.dims, strides=x.strides))
+        return Copy(*refined) if refined is not None else Copy(self._packed(x, output.dims), y)
 
     def _view(self, tensor: Tensor, target: Tensor) -> View:
-        """``tensor``, which is moved to ``target``, as a view of something stored."""
+        """``tensor``, which is moved to ``target``, as a view of a stored tensor."""
         if tensor.is_scalar_value:
             raise _Refused(f"{tensor.label}: expected a tensor in device memory, got a value")
         operation = self._graph.producer(tensor)
@@ -131,14 +132,14 @@ class _Matcher:
                 return x
 
     def _viewed(self, operation: Reshape, x: View) -> View:
-        """A VIEW_ONLY reshape, whose strides are said of those that the operation's x declares."""
+        """The view after a VIEW_ONLY reshape, whose strides refer to those that the operation's x declares."""
         given = operation.x
         if x.strides != given.strides:
             raise _Refused(f"{given.label}: expected a tensor stored with strides {list(given.strides)} under a view")
         return replace(x, dims=operation.y.dims, strides=operation.y.strides)
 
     def _packed(self, x: View, dims: tuple[int, ...]) -> View:
-        """x's elements in the workspace, under ``dims``."""
+        """The view of x's elements in the workspace, under ``dims``; adds the copy that puts them there."""
         target = WorkspacePointer(self._workspace_bytes)
         there = View.packed(target, x.data_type, x.dims, WORKSPACE_ALIGNMENT_BYTES)
         self._stages.append(Stage((Copy(x, there),)))
@@ -147,13 +148,13 @@ class _Matcher:
 
 
 def _source(operation: Operation) -> Tensor:
-    """What an operation with one input reads."""
+    """The tensor that an operation with one input reads."""
     tensor: Tensor = operation.x  # type: ignore[attr-defined]
     return tensor
 
 
 def _is_conversion(operation: Operation) -> bool:
-    """An IDENTITY that only copies: of equal dims, in an arithmetic that holds every value of x as it is."""
+    """Whether an operation is an IDENTITY that only copies, in a compute type that holds every value of x."""
     if not isinstance(operation, PointwiseOperation) or operation.mode is not PointwiseMode.IDENTITY:
         return False
     x = operation.operands["x"]

@@ -1,5 +1,5 @@
-"""The launch of ``transform_askew.cu``: tiles of x's fastest axis, u, by y's fastest axis, v, in rows that begin
-anywhere."""
+"""The launch of ``transform_misaligned.cu``: tiles of x's fastest axis, u, by y's fastest axis, v, for misaligned
+rows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from math import prod
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
 from lowdnn.engines.launch import ceil_div, divider, i64, is_dependent
-from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, kernel_ref, refuse_size
+from lowdnn.engines.transform.batches import Batch, KernelIndex, Rounds, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
-#: Vectors of x in a row of the tile.
+#: Values of THREADS_PER_ROW: vectors of x in a row of the tile.
 LANES_U = (8, 16, 32)
+#: Threads of a block.
 _THREADS = 256
-#: Rows of x that a thread reads, 128 bytes in flight, where elements do not become wider in shared memory.
+#: Rows of x that a thread reads, 128 bytes in flight, unless elements become wider in shared memory.
 _UNROLL = 8
+#: Bytes of a vector.
 _VECTOR_BYTES = 16
 
 
@@ -36,8 +38,8 @@ class Params:
 
 
 @dataclass(frozen=True)
-class Askew:
-    """batch: its axes in the kernel's order: the outer ones, u, v."""
+class Misaligned:
+    """A batch of copies with misaligned rows.  batch: its axes are in the kernel's order: the outer ones, u, v."""
 
     batch: Batch
 
@@ -47,19 +49,19 @@ class Askew:
         return refuse_size(radices, sum(map(prod, radices)))
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
-        """The launch that the engine's knobs choose; numbers of lanes that only other tiles have leave the default."""
+        """The launch that the engine's knobs choose; numbers of lanes that only other tiles allow mean the default."""
         lanes = chosen[KnobType.THREADS_PER_ROW]
         params = self.params(lanes if lanes in LANES_U else self.default_lanes_u, overlaps=is_dependent(arch))
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     @property
     def default_lanes_u(self) -> int:
-        """Fewest blocks."""
+        """The number of lanes with the fewest blocks."""
         parts = range(len(self.batch.copies))
         return min(LANES_U, key=lambda lanes: (sum(prod(self._radices(part, lanes)) for part in parts), lanes != 16))
 
     def params(self, lanes_u: int, *, overlaps: bool) -> Params:
-        """overlaps: as a dependent launch, on sm_90a."""
+        """overlaps: whether it is a dependent launch, which sm_90a has."""
         x_type, y_type = self.batch.c_types
         return Params(
             X=x_type,
@@ -75,12 +77,12 @@ class Askew:
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
         radices = [self._radices(part, params.LANES_U) for part in parts]
-        turns = Turns.of([prod(part) for part in radices])
+        rounds = Rounds.of([prod(part) for part in radices])
         return Launch(
             kernel=kernel,
-            grid=(turns.blocks, 1, 1),
+            grid=(rounds.blocks, 1, 1),
             block=(_THREADS, 1, 1),
-            arguments=(Struct((*map(self._part, parts, radices), turns.argument)),),
+            arguments=(Struct((*map(self._part, parts, radices), rounds.argument)),),
             work=self.batch.work,
             overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
@@ -91,7 +93,7 @@ class Askew:
         return min(_UNROLL, _UNROLL * x_bytes // y_bytes)
 
     def _radices(self, part: int, lanes_u: int) -> list[int]:
-        """Tiles along each axis. A row of y ends up to a vector less one element behind where its tiles do."""
+        """Tiles along each axis. A row of y may end up to a vector minus one element after its tile."""
         x_bytes, y_bytes = self.batch.element_bytes
         overlap = _VECTOR_BYTES // y_bytes
         *outer, u, v = (axis.extents[part] for axis in self.batch.axes)
@@ -107,4 +109,4 @@ class Askew:
 
 def kernel_of(params: Params, types: str) -> KernelRef:
     shape = f"{params.LANES_U}_o{params.OUTER}p{params.PARTS}"
-    return kernel_ref("askew", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))
+    return kernel_ref("misaligned", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))

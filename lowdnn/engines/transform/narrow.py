@@ -1,4 +1,4 @@
-"""The launch of ``transform_narrow.cu``: a few columns side by side in one tensor and apart in the other."""
+"""The launch of ``transform_narrow.cu``: a few columns, interleaved in one tensor and planar in the other."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from lowdnn.engines.transform.batches import Batch, KernelIndex, kernel_ref, ref
 from lowdnn.engines.transform.layout import Axis
 from lowdnn.plan import KernelRef, Launch, Struct
 
+#: Threads of a block.
 _THREADS = 128
-#: Columns: more are tiles, or cost registers.
+#: Columns at most; more are tiles, or would cost registers.
 _MOST_COLUMNS = 8
+#: Elements of a thread's vector at most.
 _MOST_VECTOR = 8
-#: Elements along the other axis.
+#: Elements along the other axis at least.
 _MIN_EXTENT = 64
 
 
@@ -32,33 +34,35 @@ class Params:
     THREADS: int
     X_WIDTH: int
     Y_WIDTH: int
-    JOINT_Y: int
+    INTERLEAVED_Y: int
     OVERLAPS_PREVIOUS: int
 
 
 @dataclass(frozen=True)
 class Narrow:
-    """One copy; along ``u`` both tensors go on, ``columns`` lie side by side in y (joint_y) or in x."""
+    """One copy. Both tensors continue along ``u``; ``columns`` are interleaved in y (interleaved_y) or in x."""
 
     batch: Batch
     outer: tuple[Axis, ...]
     u: Axis
     columns: Axis
-    joint_y: bool
+    interleaved_y: bool
 
     @staticmethod
     def of(batch: Batch) -> Narrow | None:
-        """None for other layouts, and for several copies."""
+        """The copy of a batch, or None for other layouts and for several copies."""
         if len(batch.copies) > 1:
             return None
-        for joint_y in (True, False):
-            found = {_strides(axis, joint_y): axis for axis in batch.axes}
-            columns = next((axis for (joint, apart), axis in found.items() if joint == 1 and apart > 1), None)
+        for interleaved_y in (True, False):
+            found = {_strides(axis, interleaved_y): axis for axis in batch.axes}
+            columns = next(
+                (axis for (interleaved, planar), axis in found.items() if interleaved == 1 and planar > 1), None
+            )
             if columns is None or not 2 <= columns.extents[0] <= _MOST_COLUMNS:
                 continue
             u = found.get((columns.extents[0], 1))
             if u is not None and u.extents[0] >= _MIN_EXTENT:
-                return Narrow(batch, tuple(a for a in batch.axes if a not in (u, columns)), u, columns, joint_y)
+                return Narrow(batch, tuple(a for a in batch.axes if a not in (u, columns)), u, columns, interleaved_y)
         return None
 
     @property
@@ -66,16 +70,16 @@ class Narrow:
         return refuse_size([self._radices], prod(self._radices))
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
-        """The launch; no knob is of its."""
+        """The launch, which has no knobs."""
         params = self.params(overlaps=is_dependent(arch))
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     def params(self, *, overlaps: bool) -> Params:
-        """overlaps: as a dependent launch, on sm_90a."""
+        """overlaps: whether it is a dependent launch, which sm_90a has."""
         x_type, y_type = self.batch.c_types
-        joint = self.batch.with_axes((*self.outer, self.u))
-        apart = self.batch.with_axes((*self.outer, self.columns, self.u))
-        x, y = (apart, joint) if self.joint_y else (joint, apart)
+        interleaved = self.batch.with_axes((*self.outer, self.u))
+        planar = self.batch.with_axes((*self.outer, self.columns, self.u))
+        x, y = (planar, interleaved) if self.interleaved_y else (interleaved, planar)
         return Params(
             X=x_type,
             Y=y_type,
@@ -85,15 +89,15 @@ class Narrow:
             THREADS=_THREADS,
             X_WIDTH=x.x_width(len(x.axes) - 1, self._vector),
             Y_WIDTH=y.y_width(len(y.axes) - 1, self._vector),
-            JOINT_Y=int(self.joint_y),
+            INTERLEAVED_Y=int(self.interleaved_y),
             OVERLAPS_PREVIOUS=int(overlaps),
         )
 
     def launch(self, params: Params, kernel: int) -> Launch:
-        _, apart_stride = _strides(self.columns, self.joint_y)
+        _, planar_stride = _strides(self.columns, self.interleaved_y)
         strides = self.batch.with_axes((*self.outer, self.u)).strides(0)
         axes = (field for radix in (1, *self._radices[1:]) for field in divider(radix))
-        sizes = i64((self.u.extents[0], apart_stride))
+        sizes = i64((self.u.extents[0], planar_stride))
         return Launch(
             kernel=kernel,
             grid=(prod(self._radices), 1, 1),
@@ -114,12 +118,12 @@ class Narrow:
 
 
 def kernel_of(params: Params, types: str) -> KernelRef:
-    form = f"n{params.NARROW}{'y' if params.JOINT_Y else 'x'}"
+    form = f"n{params.NARROW}{'y' if params.INTERLEAVED_Y else 'x'}"
     shape = f"{form}_o{params.OUTER}v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
     return kernel_ref("narrow", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))
 
 
-def _strides(axis: Axis, joint_y: bool) -> tuple[int, int]:
-    """Strides in the tensor that is joint, and in the other one."""
+def _strides(axis: Axis, interleaved_y: bool) -> tuple[int, int]:
+    """(the axis' stride in the interleaved tensor, that in the planar one)."""
     x, y = axis.x_strides[0], axis.y_strides[0]
-    return (y, x) if joint_y else (x, y)
+    return (y, x) if interleaved_y else (x, y)

@@ -1,4 +1,4 @@
-"""The launch of ``transform_rows.cu``: groups of neighbours along y's fastest axis, each moved by one thread."""
+"""The launch of ``transform_rows.cu``: groups of neighbours along y's fastest axis, one for each thread."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
 from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64, is_dependent
-from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, kernel_ref, refuse_size
+from lowdnn.engines.transform.batches import Batch, KernelIndex, Rounds, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
+#: Threads of a block.
 THREADS = 128
+#: Values of MULTIPLY: groups of a thread in flight.
 UNROLLS = (1, 2, 4)
+#: Bytes of a thread in flight at most by default.
 _BYTES_IN_FLIGHT = 32
 
 
@@ -39,7 +42,8 @@ class Params:
 
 @dataclass(frozen=True)
 class Rows:
-    """batch: its axes in the kernel's order.  column: the one that is cut into groups of ``vector`` elements."""
+    """A batch of copies.  batch: its axes are in the kernel's order.  column: the axis cut into groups of
+    ``vector``."""
 
     batch: Batch
     column: int
@@ -47,7 +51,7 @@ class Rows:
 
     @staticmethod
     def of(batch: Batch) -> Rows:
-        """Neighbouring threads go along an axis in which x is contiguous, where y's fastest is another one."""
+        """The rows of a batch. Neighbouring threads lie along an axis in which x is contiguous, even if y is not."""
         axes = list(batch.axes)
         column = axes[-1]
         lanes = next((axis for axis in reversed(axes) if set(axis.x_strides) == {1}), column)
@@ -59,7 +63,7 @@ class Rows:
     @property
     def refusal(self) -> str:
         radices = [self._radices(part) for part in range(len(self.batch.copies))]
-        return refuse_size(radices, Turns.of([prod(part) for part in radices], THREADS).blocks)
+        return refuse_size(radices, Rounds.of([prod(part) for part in radices], THREADS).blocks)
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
         """The launch that the engine's knobs choose."""
@@ -68,13 +72,13 @@ class Rows:
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     def default_unroll(self, arch: ArchSpec) -> int:
-        """Two vectors a thread, as for pointwise graphs, where that leaves no multiprocessor without work."""
+        """Groups of each thread: as many as may be in flight and leave work for every multiprocessor."""
         groups = self.batch.elements // self.vector
         fitting = [u for u in UNROLLS if u * self.vector * self.batch.element_bytes[0] <= _BYTES_IN_FLIGHT]
         return max([u for u in fitting if u * arch.sm_count * arch.threads_per_sm <= groups] or [1])
 
     def params(self, unroll: int, *, overlaps: bool) -> Params:
-        """overlaps: as a dependent launch, on sm_90a."""
+        """overlaps: whether it is a dependent launch, which sm_90a has."""
         parts = range(len(self.batch.copies))
         x_type, y_type = self.batch.c_types
         column = self.batch.axes[self.column]
@@ -96,12 +100,12 @@ class Rows:
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
-        turns = Turns.of([prod(self._radices(part)) for part in parts], THREADS * params.UNROLL)
+        rounds = Rounds.of([prod(self._radices(part)) for part in parts], THREADS * params.UNROLL)
         return Launch(
             kernel=kernel,
-            grid=(turns.blocks, 1, 1),
+            grid=(rounds.blocks, 1, 1),
             block=(THREADS, 1, 1),
-            arguments=(Struct((*map(self._part, parts), turns.argument)),),
+            arguments=(Struct((*map(self._part, parts), rounds.argument)),),
             work=self.batch.work,
             overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )

@@ -1,4 +1,4 @@
-"""Common moves: their kernels are shipped precompiled."""
+"""Common moves, whose kernels are shipped precompiled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NCHW = (32, 256, 56, 56)
 
 
 def samples() -> tuple[OperationGraph, ...]:
-    """NCHW to NHWC and back of elements of two and of four bytes."""
+    """Transposes from NCHW to NHWC and back, for elements of two and of four bytes."""
     return tuple(
         _transposed(dims, permutation, data_type)
         for data_type in (DataType.BFLOAT16, DataType.FLOAT)

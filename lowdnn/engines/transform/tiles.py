@@ -8,18 +8,18 @@ from math import isqrt, prod
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
 from lowdnn.engines.launch import ceil_div, divider, i64, is_dependent
-from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, kernel_ref, refuse_size
+from lowdnn.engines.transform.batches import Batch, KernelIndex, Rounds, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
-#: Threads along u, of 256.
+#: Values of THREADS_PER_ROW: threads along u, out of 256.
 LANES_U = (4, 8, 16, 32, 64)
-#: Elements along a side of the square that a thread turns over, by the bytes of the wider type: 16 bytes, less where
+#: Elements along a side of the square that a thread transposes, by the bytes of the wider type: 16 bytes, or fewer if
 #: the square would not fit into registers.
 _MICRO = {1: 8, 2: 8, 4: 4, 8: 2}
-#: Blocks that a squarer tile may take, as a multiple of the fewest.
+#: Blocks that a squarer tile may need at most, relative to the fewest.
 _FEW_MORE = 1.06
-#: Both axes have at least this extent.
+#: Extent of both axes at least.
 _MIN_EXTENT = 16
 
 
@@ -42,14 +42,17 @@ class Params:
 
 @dataclass(frozen=True)
 class Tiles:
-    """batch: its axes in the kernel's order: the outer ones, u, v.  threads: of a block, 64 or 256."""
+    """A batch of copies in tiles.
+
+    batch: its axes are in the kernel's order: the outer ones, u, v.  threads: threads of a block, 64 or 256.
+    """
 
     batch: Batch
     threads: int = 256
 
     @staticmethod
     def of(batch: Batch) -> Tiles | None:
-        """None where x and y are contiguous along the same axis, or not far enough along two."""
+        """The tiles of a batch; None if x and y are contiguous along the same axis, or the two axes are short."""
         *others, v = batch.axes
         u = next((axis for axis in others if set(axis.x_strides) == {1}), None)
         if u is None or set(v.y_strides) != {1} or min(max(u.extents), max(v.extents)) < _MIN_EXTENT:
@@ -69,7 +72,7 @@ class Tiles:
 
     @property
     def default_lanes_u(self) -> int:
-        """The squarest of the tiles with few threads beyond the edges."""
+        """Threads along u of the squarest tile that leaves few threads without elements."""
         squarest, parts = isqrt(self.threads), range(len(self.batch.copies))
         fitting = [lanes for lanes in LANES_U if lanes * min(LANES_U) <= self.threads]
         blocks = {lanes: sum(prod(self._radices(part, lanes)) for part in parts) for lanes in fitting}
@@ -80,14 +83,14 @@ class Tiles:
         )
 
     @property
-    def is_askew(self) -> bool:
-        """Whether accesses as wide as the layouts allow are narrower than half a side of the square."""
+    def is_misaligned(self) -> bool:
+        """Whether the widest accesses that the layouts allow are narrower than half a side of the square."""
         rank = len(self.batch.axes)
         width = min(self.batch.x_width(rank - 2, self._micro), self.batch.y_width(rank - 1, self._micro))
         return 2 * width < self._micro
 
     def params(self, lanes_u: int, *, overlaps: bool) -> Params:
-        """overlaps: as a dependent launch, on sm_90a."""
+        """overlaps: whether it is a dependent launch, which sm_90a has."""
         x_type, y_type = self.batch.c_types
         rank = len(self.batch.axes)
         return Params(
@@ -106,12 +109,12 @@ class Tiles:
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
-        turns = Turns.of([prod(self._radices(part, params.LANES_U)) for part in parts])
+        rounds = Rounds.of([prod(self._radices(part, params.LANES_U)) for part in parts])
         return Launch(
             kernel=kernel,
-            grid=(turns.blocks, 1, 1),
+            grid=(rounds.blocks, 1, 1),
             block=(params.LANES_U * params.LANES_V, 1, 1),
-            arguments=(Struct((*(self._part(part, params) for part in parts), turns.argument)),),
+            arguments=(Struct((*(self._part(part, params) for part in parts), rounds.argument)),),
             work=self.batch.work,
             overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )

@@ -1,10 +1,10 @@
 """``transform``: graphs that move elements: transposes, slices, reshapes, concatenations, changes of layout and type.
 
-Whatever a graph moves through virtual tensors is one copy between two strided views for each stored tensor, or for each
-part of a concatenation, whose parts share a launch. Where input and output are contiguous along different axes, tiles
-go through shared memory (``transform_tiled.cu``, where rows begin anywhere ``transform_askew.cu``), and a few columns
-that lie side by side in one of them too (``transform_narrow.cu``); otherwise rows go straight from memory to memory
-(``transform_rows.cu``). Elements of equal types move as bits of their size, whatever the type.
+However many virtual tensors a graph has, there is one copy between two strided views for each stored tensor, or for
+each part of a concatenation, whose parts share a launch. If input and output are contiguous along different axes, tiles
+pass through shared memory (``transform_tiled.cu``, or ``transform_misaligned.cu`` for misaligned rows), and so do a few
+columns that are interleaved in one of them (``transform_narrow.cu``). Otherwise rows go straight from memory to memory
+(``transform_rows.cu``). Elements of equal types move as bits of their size.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lowdnn.engines.limits import Group, Limits
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.engines.transform import rows, tiles
-from lowdnn.engines.transform.askew import Askew
 from lowdnn.engines.transform.batches import Batch, batches_of
 from lowdnn.engines.transform.matching import MOVES, match
+from lowdnn.engines.transform.misaligned import Misaligned
 from lowdnn.engines.transform.narrow import Narrow
 from lowdnn.engines.transform.rows import Rows
 from lowdnn.engines.transform.samples import samples
@@ -30,14 +30,14 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.plan import KernelRef
 from lowdnn.status import Status
 
-_Form = Askew | Tiles | Narrow | Rows
+_Form = Misaligned | Tiles | Narrow | Rows
 
-#: A knob's value that leaves the choice to each launch.
+#: The value of a knob that leaves the choice to each launch.
 _OWN = 0
 
 
 class Transform(ProblemEngine["_Problem"]):
-    """See the module's docstring."""
+    """Moves of elements, as the module's docstring says."""
 
     name = "transform"
     index = 24
@@ -46,7 +46,7 @@ class Transform(ProblemEngine["_Problem"]):
     limits = Limits((Group((*MOVES, PointwiseOperation)),), spaces=None)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses operations that compute, types in between that would round twice, and plain copies."""
+        """Refuses operations that compute, intermediate types that would round twice, and plain copies."""
         moves = match(graph)
         if isinstance(moves, str):
             return Refusal(self.name, moves)
@@ -60,11 +60,12 @@ class Transform(ProblemEngine["_Problem"]):
         return _Problem(forms, moves.workspace_bytes)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """THREADS_PER_ROW (those along the input's rows of a tile) and MULTIPLY (groups in flight per thread)."""
+        """THREADS_PER_ROW (threads along the input's rows of a tile) and MULTIPLY (groups in flight for each
+        thread)."""
         return _KNOBS
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """A launch for each stored tensor, more where its parts are many or unlike, none where it is empty."""
+        """A launch for each stored tensor, several if its parts are many or of several types, none if it is empty."""
         parts = PlanParts(workspace_bytes=problem.workspace_bytes)
         parts.launches = [form.planned(chosen, arch, parts.kernel) for form in problem.forms]
         return parts
@@ -77,18 +78,18 @@ class Transform(ProblemEngine["_Problem"]):
 
 @dataclass(frozen=True)
 class _Problem:
-    """``forms``: what each launch copies, as its kernel takes it."""
+    """forms: the copies of each launch, with the kernel that moves them."""
 
     forms: tuple[_Form, ...]
     workspace_bytes: int
 
 
 def _form_of(batch: Batch) -> _Form:
-    """Tiles where x and y are contiguous along different axes, askew where rows begin neither at a thread's whole
-    accesses nor at half ones."""
+    """The kernel for a batch: tiles if x and y are contiguous along different axes, misaligned ones if rows begin
+    neither at a thread's whole accesses nor at half ones; otherwise narrow columns or rows."""
     tiled = Tiles.of(batch)
     if tiled is not None:
-        return Askew(tiled.batch) if tiled.is_askew else tiled
+        return Misaligned(tiled.batch) if tiled.is_misaligned else tiled
     return Narrow.of(batch) or Rows.of(batch)
 
 

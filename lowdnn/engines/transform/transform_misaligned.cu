@@ -1,18 +1,18 @@
-// transform_askew: y[u, v] = x[u, v] where x is contiguous along u and y along v and rows of either begin anywhere, for
-// every coordinate of the other axes; converted where the types differ; several such copies in a launch.
+// transform_misaligned: y[u, v] = x[u, v], if x is contiguous along u and y along v and rows of either are misaligned,
+// for every coordinate of the other axes; converted if the types differ; several such copies in a launch.
 //
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
-// Block: one tile of SIDE_U u by SIDE_V v. Of each of ROWS rows of x it reads the LANES_U aligned vectors of 16 bytes
-// that hold its part of the row, and puts them into shared memory element by element; from there it writes aligned
+// Block: one tile of SIDE_U u by SIDE_V v. From each of ROWS rows of x it reads the LANES_U aligned vectors of 16 bytes
+// that contain its part of the row, and puts them into shared memory element by element. From there it writes aligned
 // vectors of y. So that all of these are whole, the tile's part of a row of y begins at its first aligned vector, up to
-// Y_VECTOR - 1 elements before the tile: as many rows of x are read twice. Single elements are written at the ends of
-// y's rows only.
-// Shared memory: rows of y, one behind the other at a pitch that is no multiple of two words; an element lies within
-// its word as in y, so that vectors are read as words.
+// Y_VECTOR - 1 elements before the tile: so many rows of x are read twice. Only at the ends of y's rows are single
+// elements written.
+// Shared memory: rows of y, one after the other at a pitch that is not a multiple of two words; an element lies at the
+// same position within its word as in y, so that vectors are read as words.
 // Launch: THREADS threads, a block for each tile; the coordinates of tile t of a part are its digits over the radices
 // `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y (of 4 bytes at most) LANES_U (8, 16 or 32) OUTER PARTS THREADS UNROLL (rows that a thread reads); OVERLAPS_PREVIOUS:
-// as a dependent launch.
+// Macros: X Y (of 4 bytes at most) LANES_U (8, 16 or 32) OUTER PARTS THREADS UNROLL (rows that a thread reads);
+// OVERLAPS_PREVIOUS: whether it is a dependent launch.
 
 #include "include/elements/transform.cuh"
 
@@ -26,7 +26,7 @@ constexpr int LANES_V = ROWS / Y_VECTOR, LINES = THREADS / LANES_V;
 struct Part {
   const X* x;
   Y* y;
-  i64 span;  // elements from x to behind its last
+  i64 span;  // elements from x to just past its last
   i64 extent_u, extent_v;
   i64 x_strides[RANK];  // the outer axes, u (1), v
   i64 y_strides[RANK];  // the outer axes, u, v (1)
@@ -35,11 +35,11 @@ struct Part {
 
 struct Params {
   Part parts[PARTS];
-  PartTurns<PARTS> turns;
+  PartRounds<PARTS> rounds;
 };
 
-// How many of `count` neighbours, of which the first one is aligned to all, lie behind the one at `at`.
-template <class T> __device__ __forceinline__ int behind(const T* at, int count) {
+// The number of `count` neighbours, the first of which is aligned to all of them, that lie after the one at `at`.
+template <class T> __device__ __forceinline__ int left_after(const T* at, int count) {
   return int(~(u64(at) / sizeof(T)) & (count - 1));
 }
 
@@ -47,7 +47,7 @@ struct Tile {
   const X* x;  // its first element
   Y* y;
   int end_u;           // elements along u, counted from the first one
-  int begin_v, end_v;  // along v, counted from Y_VECTOR before the first one, as far as the tile reads
+  int begin_v, end_v;  // rows that are read, counted from Y_VECTOR before the first one
 
   __device__ __forceinline__ Tile(const Part& part, u32 block) : x(part.x), y(part.y) {
     i64 coordinate[RANK];
@@ -65,7 +65,7 @@ struct Tile {
     end_v = Y_VECTOR + (left_v < SIDE_V ? int(left_v) : SIDE_V);
   }
 
-  // Whether every vector that holds elements of the tile lies in x.
+  // Whether every vector with elements of the tile lies within x.
   __device__ __forceinline__ bool is_inside(const Part& part) const {
     const i64 pitch = part.x_strides[OUTER + 1];
     return x + (begin_v - Y_VECTOR) * pitch - X_VECTOR >= part.x &&
@@ -75,13 +75,13 @@ struct Tile {
   __device__ __forceinline__ bool reads_row(int v) const { return v >= begin_v && v < end_v; }
 };
 
-// The elements of one vector of x become a column of the tile in shared memory.
+// Stores the elements of one vector of x as a column of the tile in shared memory.
 __device__ __forceinline__ void scatter(Y* to, int pitch, const X (&from)[X_VECTOR]) {
 #pragma unroll
   for (int i = 0; i < X_VECTOR; ++i) to[i * pitch] = Moved<Y, X>::of(from[i]);
 }
 
-// The elements from `at` on, which lies at the beginning of a word.
+// A vector of elements from `at` on, which is the start of a word.
 __device__ __forceinline__ Vector<Y, Y_VECTOR> words_from(const Y* at) {
   Vector<u32, 4> words;
 #pragma unroll
@@ -93,15 +93,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
   __shared__ alignas(16) Y lines[(LANES_U + 1) * X_VECTOR * (ROWS + PER_WORD) + PER_WORD];
 
   u32 block = blockIdx.x;
-  const Part& part = p.parts[p.turns.part_of(block)];
+  const Part& part = p.parts[p.rounds.part_of(block)];
   const Tile tile(part, block);
   const i64 x_pitch = part.x_strides[OUTER + 1], y_pitch = part.y_strides[OUTER];
   const int odd = int(y_pitch) & (PER_WORD - 1), pitch = ROWS + (odd == 0 ? PER_WORD : odd);
-  // Element (u, v) lies (u + BEFORE) * pitch + v + Y_VECTOR behind this. No part of a sum that makes an address of shared
-  // memory may be negative.
-  Y* const own = lines + (PER_WORD - 1 - behind(tile.y - BEFORE * y_pitch - Y_VECTOR, PER_WORD));
+  // Element (u, v) lies (u + BEFORE) * pitch + v + Y_VECTOR elements after this. No term of an address in shared memory
+  // may be negative.
+  Y* const own = lines + (PER_WORD - 1 - left_after(tile.y - BEFORE * y_pitch - Y_VECTOR, PER_WORD));
 
-  {  // x -> shared memory: neighbouring lanes read a line of 128 bytes, four rows of it a warp
+  {  // x -> shared memory: eight lanes read a line of 128 bytes of a row, a warp four rows
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = (lane % 8 + warp % (LANES_U / 8) * 8) * X_VECTOR, first = lane / 8 + warp / (LANES_U / 8) * 4;
     const X* row = tile.x + (first - Y_VECTOR) * x_pitch - BEFORE;
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
       int at[UNROLL];
 #pragma unroll
       for (int k = 0; k < UNROLL; ++k) {
-        at[k] = column + behind(row + BEFORE, X_VECTOR);
+        at[k] = column + left_after(row + BEFORE, X_VECTOR);
         in[k] = {};
         load_where<X_VECTOR>(at[k] < tile.end_u + BEFORE && tile.reads_row(first + k * STEP), in[k].v, row + at[k]);
         row += STEP * x_pitch;
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
 #pragma unroll 1
       for (int v = first; v < ROWS; v += STEP, row += STEP * x_pitch) {
         X in[X_VECTOR] = {};
-        const int at = column + behind(row + BEFORE, X_VECTOR);
+        const int at = column + left_after(row + BEFORE, X_VECTOR);
 #pragma unroll
         for (int i = 0; i < X_VECTOR; ++i) {
           if (tile.reads_row(v) && at + i >= BEFORE && at + i < tile.end_u + BEFORE) in[i] = row[at + i];
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
   Y* row = tile.y + threadIdx.x / LANES_V * y_pitch - Y_VECTOR;
 #pragma unroll 2
   for (int u = threadIdx.x / LANES_V; u < tile.end_u; u += LINES, row += LINES * y_pitch) {
-    const int v = column + 1 + behind(row, Y_VECTOR);
+    const int v = column + 1 + left_after(row, Y_VECTOR);
     const Vector<Y, Y_VECTOR> out = words_from(own + (u + BEFORE) * pitch + v);
     if (v >= tile.begin_v && v + Y_VECTOR <= tile.end_v) {
       store<Y_VECTOR>(row + v, out.v);

@@ -1,17 +1,18 @@
-// transform_narrow: y[u, c] = x[u, c] for NARROW columns c, which lie side by side in one tensor and apart in the
-// other (images of a few channels in NHWC and NCHW), for every coordinate of the other axes; converted where the types
-// differ.
+// transform_narrow: y[u, c] = x[u, c] for NARROW columns c, which are interleaved in one tensor and planar in the other
+// (images of a few channels in NHWC and NCHW), for every coordinate of the other axes. Elements are converted if the
+// types differ.
 //
-// Layouts: one tensor is joint: u at stride NARROW, c at stride 1. The other has u at stride 1 and c at any stride. All
-// other strides are free.
-// Block: THREADS * VECTOR neighbours along u of one row. A thread moves VECTOR of them between each column of the one
-// tensor and shared memory, where they lie as in the joint tensor, and neighbouring threads move neighbouring vectors
-// between there and that: every access is as wide as the layouts allow, and neighbours meet.
+// Layouts: the interleaved tensor has u at stride NARROW and c at stride 1. The planar one has u at stride 1 and c at
+// any stride. All other strides are free.
+// Block: THREADS * VECTOR neighbours along u of one row. A thread moves VECTOR of them between each column of the
+// planar tensor and shared memory, which has the order of the interleaved one; neighbouring threads move neighbouring
+// vectors between shared memory and the interleaved tensor. Every access is as wide as the layouts allow, and accesses
+// coalesce.
 // Shared memory: THREADS * VECTOR * NARROW elements of x.
 // Launch: THREADS threads, ceil(extent / (THREADS * VECTOR)) blocks for each row; the coordinates of a block are its
 // digits over the radices `axes`: the OUTER other axes, blocks along u.
-// Macros: X Y OUTER NARROW VECTOR THREADS X_WIDTH Y_WIDTH; JOINT_Y: 1 where y is the joint tensor, otherwise x is;
-// OVERLAPS_PREVIOUS: as a dependent launch.
+// Macros: X Y OUTER NARROW VECTOR THREADS X_WIDTH Y_WIDTH; INTERLEAVED_Y: 1 if y is the interleaved tensor, 0 if x is;
+// OVERLAPS_PREVIOUS: whether it is a dependent launch.
 
 #include "include/elements/transform.cuh"
 
@@ -21,7 +22,7 @@ struct Params {
   const X* x;
   Y* y;
   i64 extent;                  // elements along u
-  i64 apart_stride;            // from column to column of the tensor that is not joint
+  i64 planar_stride;            // stride of the columns in the planar tensor
   i64 x_strides[OUTER + 1];    // the outer axes; the last is not used
   i64 y_strides[OUTER + 1];
   Divider axes[OUTER + 1];     // the first is not used
@@ -43,23 +44,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   i64 coordinate[OUTER + 1];
   digits<OUTER + 1>(p.axes, blockIdx.x, coordinate);
   const i64 first = coordinate[OUTER] * SPAN;
-  const X* x = p.x + first * (JOINT_Y ? 1 : NARROW);
-  Y* y = p.y + first * (JOINT_Y ? NARROW : 1);
+  const X* x = p.x + first * (INTERLEAVED_Y ? 1 : NARROW);
+  Y* y = p.y + first * (INTERLEAVED_Y ? NARROW : 1);
 #pragma unroll
   for (int axis = 0; axis < OUTER; ++axis) {
     x += coordinate[axis] * p.x_strides[axis];
     y += coordinate[axis] * p.y_strides[axis];
   }
   const int own = threadIdx.x * VECTOR;
-  const i64 remaining = p.extent - first - own, joint_remaining = (p.extent - first) * NARROW - own;
-  // This thread's VECTOR times NARROW elements as they lie in the joint tensor, and the columns that they form.
+  const i64 remaining = p.extent - first - own, interleaved_remaining = (p.extent - first) * NARROW - own;
+  // This thread's VECTOR times NARROW elements in interleaved order, and the same in columns.
   Vector<X, VECTOR>* square = tile + threadIdx.x * NARROW;
   X columns[NARROW][VECTOR];
 
   begin_launch<OVERLAPS_PREVIOUS>();
-  if constexpr (JOINT_Y) {
+  if constexpr (INTERLEAVED_Y) {
 #pragma unroll
-    for (int c = 0; c < NARROW; ++c) read(columns[c], x + own + c * p.apart_stride, remaining);
+    for (int c = 0; c < NARROW; ++c) read(columns[c], x + own + c * p.planar_stride, remaining);
 #pragma unroll
     for (int i = 0; i < NARROW; ++i) {
       Vector<X, VECTOR> part;
@@ -70,12 +71,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < NARROW; ++i) {
-      write(y + own + i * SPAN, tile[threadIdx.x + i * THREADS].v, joint_remaining - i * SPAN);
+      write(y + own + i * SPAN, tile[threadIdx.x + i * THREADS].v, interleaved_remaining - i * SPAN);
     }
   } else {
     Vector<X, VECTOR> parts[NARROW];
 #pragma unroll
-    for (int i = 0; i < NARROW; ++i) read(parts[i].v, x + own + i * SPAN, joint_remaining - i * SPAN);
+    for (int i = 0; i < NARROW; ++i) read(parts[i].v, x + own + i * SPAN, interleaved_remaining - i * SPAN);
 #pragma unroll
     for (int i = 0; i < NARROW; ++i) tile[threadIdx.x + i * THREADS] = parts[i];
     __syncthreads();
@@ -86,6 +87,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
       for (int j = 0; j < VECTOR; ++j) columns[(i * VECTOR + j) % NARROW][(i * VECTOR + j) / NARROW] = part.v[j];
     }
 #pragma unroll
-    for (int c = 0; c < NARROW; ++c) write(y + own + c * p.apart_stride, columns[c], remaining);
+    for (int c = 0; c < NARROW; ++c) write(y + own + c * p.planar_stride, columns[c], remaining);
   }
 }

@@ -1,15 +1,15 @@
-// transform_rows: y[i] = x[i] for every coordinate i, converted where the types differ; several such copies in a
-// launch. Along COLUMN_AXIS y may reach further than x; it is zero there.
+// transform_rows: y[i] = x[i] for every coordinate i, converted if the types differ; several such copies in a launch.
+// Along COLUMN_AXIS y may be longer than x; it is zero there.
 //
 // Layouts: any strides over RANK axes. Along COLUMN_AXIS, in which y is fastest, the elements are cut into groups of
-// VECTOR neighbours, which one thread moves: in accesses of X_WIDTH and Y_WIDTH elements, or where that is 0 element by
-// element at a stride. The groups are numbered with the last axis fastest: the coordinates of group g are its digits
-// over the radices `axes`.
-// Block: the groups of one part from THREADS * UNROLL times the block's number on; thread t has t, t + THREADS, ...
+// VECTOR neighbours. One thread moves a group, in accesses of X_WIDTH and Y_WIDTH elements or, where that is 0, in
+// strided single elements. The groups are numbered with the last axis fastest: the coordinates of group g are its
+// digits over the radices `axes`.
+// Block: THREADS * UNROLL consecutive groups of one part; thread t has t, t + THREADS, ... of them.
 // Shared memory: none.
-// Launch: THREADS threads, for each part at least ceil(groups / (THREADS * UNROLL)) blocks, which take turns.
+// Launch: THREADS threads; at least ceil(groups / (THREADS * UNROLL)) blocks for each part, assigned in rounds.
 // Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise
-// i64; HAS_TAIL: whether y ends within a group; OVERLAPS_PREVIOUS: as a dependent launch.
+// i64; HAS_TAIL: whether y ends within a group; OVERLAPS_PREVIOUS: whether it is a dependent launch.
 
 #include "include/elements/transform.cuh"
 
@@ -17,7 +17,7 @@ struct Part {
   const X* x;
   Y* y;
   i64 groups;
-  i64 span;                // elements from x to behind its last
+  i64 span;                // elements from x to just past its last
   i64 x_extent, y_extent;  // along COLUMN_AXIS
   i64 x_strides[RANK];
   i64 y_strides[RANK];
@@ -26,7 +26,7 @@ struct Part {
 
 struct Params {
   Part parts[PARTS];
-  PartTurns<PARTS> turns;
+  PartRounds<PARTS> rounds;
 };
 
 typedef Elements<X, VECTOR, X_WIDTH> Input;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void write(const Part& part, const Group& group, cons
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   u32 block = blockIdx.x;
-  const Part& part = p.parts[p.turns.part_of(block)];
+  const Part& part = p.parts[p.rounds.part_of(block)];
   const i64 first = i64(block) * (THREADS * UNROLL) + threadIdx.x;
   Group groups[UNROLL];
 #pragma unroll
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   }
 
   begin_launch<OVERLAPS_PREVIOUS>();
-  // All loads before the first store.
+  // All loads are issued before the first store.
   Input in[UNROLL];
   const i64 stride = part.x_strides[COLUMN_AXIS];
 #pragma unroll

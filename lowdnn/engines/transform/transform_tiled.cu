@@ -1,18 +1,17 @@
-// transform_tiled: y[u, v] = x[u, v] where x is contiguous along u and y along v, for every coordinate of the other
-// axes; converted where the types differ; several such copies in a launch. Along v y may reach further than x; it is
-// zero there.
+// transform_tiled: y[u, v] = x[u, v], if x is contiguous along u and y along v, for every coordinate of the other axes;
+// converted if the types differ; several such copies in a launch. Along v y may be longer than x; it is zero there.
 //
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
 // Block: one tile of (LANES_U * MICRO) u by (LANES_V * MICRO) v. Thread (lane_u, lane_v) reads MICRO rows of MICRO
-// neighbours along u, turns this square over in its registers and writes it as MICRO vectors along v to shared memory,
-// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides. Where rows of x begin
-// anywhere, MICRO neighbours come from two aligned accesses.
-// Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a
-// vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
-// Launch: LANES_U * LANES_V threads (the bound leaves registers for the square), a block for each tile; the coordinates
+// neighbours along u, transposes this square in its registers and writes it as MICRO vectors along v to shared memory.
+// From there the block writes rows of y. Accesses on both sides are as wide as the layouts allow. If rows of x are
+// misaligned, MICRO neighbours come from two aligned accesses.
+// Shared memory: vectors of MICRO elements of y, LANES_V of them for each u. The low bits of a vector's number are
+// exclusive-ored with the number of its square, so that no two threads of a phase access the same bank.
+// Launch: LANES_U * LANES_V threads (the bound leaves registers for the square), a block for each tile. The coordinates
 // of tile t of a part are its digits over the radices `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; HAS_TAIL: whether y ends
-// within a square; OVERLAPS_PREVIOUS: as a dependent launch.
+// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; HAS_TAIL: whether y ends within a square;
+// OVERLAPS_PREVIOUS: whether it is a dependent launch.
 
 #include "include/elements/transform.cuh"
 
@@ -23,7 +22,7 @@ constexpr int SIDE_U = LANES_U * MICRO, SIDE_V = LANES_V * MICRO;
 struct Part {
   const X* x;
   Y* y;
-  i64 span;  // elements from x to behind its last
+  i64 span;  // elements from x to just past its last
   i64 extent_u, x_extent_v, y_extent_v;
   i64 x_strides[RANK];  // the outer axes, u (1), v
   i64 y_strides[RANK];  // the outer axes, u, v (1)
@@ -32,11 +31,11 @@ struct Part {
 
 struct Params {
   Part parts[PARTS];
-  PartTurns<PARTS> turns;
+  PartRounds<PARTS> rounds;
 };
 
-// Where vector `column` of row u lies among the tile's vectors. A phase, the threads that shared memory serves at once,
-// moves 128 bytes: PHASE vectors.
+// The slot of vector `column` of row u among the tile's vectors. A phase, the threads that shared memory serves at
+// once, moves 128 bytes: PHASE vectors.
 __device__ __forceinline__ int slot(int u, int column) {
   constexpr int BYTES = MICRO * sizeof(Y);
   constexpr int PHASE = BYTES > 4 ? 128 / BYTES : 32;
@@ -56,7 +55,7 @@ __device__ __forceinline__ void read_square(
   }
 }
 
-// This thread's MICRO elements of row u of the tile, which has `valid` of them.
+// Writes this thread's MICRO elements of row u of the tile, `valid` of which exist.
 __device__ __forceinline__ void write_row(Y* to, const Y* tile, int u, int lane_v, int valid) {
   const int column = lane_v * MICRO;
   if (column >= valid) return;
@@ -68,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 384 / THREADS) KERNEL_NAME
   __shared__ alignas(16) Y tile[SIDE_U * SIDE_V];
 
   u32 block = blockIdx.x;
-  const Part& part = p.parts[p.turns.part_of(block)];
+  const Part& part = p.parts[p.rounds.part_of(block)];
   i64 coordinate[RANK];
   digits<RANK>(part.axes, block, coordinate);
   const X* x = part.x;
@@ -97,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 384 / THREADS) KERNEL_NAME
 #pragma unroll
     for (int j = 0; j < MICRO; ++j) in[j] = read[j].get();
     // registers -> shared memory: the square's columns
-    turn(in);
+    transpose(in);
 #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
       typedef typename Word<MICRO * sizeof(Y)>::Type Whole;

@@ -1,4 +1,4 @@
-"""Strided views of what lies in memory: which element a coordinate names, through transposes, slices and reshapes."""
+"""Strided views of memory: the element that a coordinate names, through transposes, slices and reshapes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lowdnn.plan import Pointer, TensorPointer
 
 @dataclass(frozen=True)
 class View:
-    """Element ``i`` lies ``offset + sum(i[d] * strides[d])`` elements behind ``target``.
+    """A view whose element ``i`` is ``offset + sum(i[d] * strides[d])`` elements after ``target``.
 
-    alignment_bytes: what the address of ``target`` is a multiple of.
+    alignment_bytes: the alignment of the address of ``target``.
     """
 
     target: Pointer
@@ -26,7 +26,7 @@ class View:
 
     @staticmethod
     def of(tensor: Tensor) -> View:
-        """All of a tensor in device memory."""
+        """The view of a whole tensor in device memory."""
         target = TensorPointer(tensor.uid)
         return View(target, tensor.data_type, tensor.dims, tensor.strides, tensor.alignment_bytes)
 
@@ -42,13 +42,13 @@ class View:
         )
 
     def sliced(self, start: tuple[int, ...], steps: tuple[int, ...], dims: tuple[int, ...]) -> View:
-        """The elements from ``start`` on, ``steps`` apart, ``dims`` of them."""
+        """``dims`` elements from ``start`` on, at distances ``steps``."""
         moved = sum(first * stride for first, stride in zip(start, self.strides, strict=True))
         strides = tuple(stride * step for stride, step in zip(self.strides, steps, strict=True))
         return replace(self, dims=dims, strides=strides, offset=self.offset + moved)
 
     def reshaped(self, dims: tuple[int, ...]) -> View | None:
-        """The elements in row-major order under other dims; None where no strides say so."""
+        """The elements in row-major order under other dims; None if no strides describe them."""
         if 0 in dims:
             return replace(self, dims=dims, strides=packed_strides(dims))
         strides: list[int] = []
@@ -66,7 +66,7 @@ class View:
         return replace(self, dims=dims, strides=tuple(reversed(strides)))
 
     def refined(self, other: View) -> tuple[View, View] | None:
-        """Both views under the fewest dims that both can have in row-major order; None where there are none."""
+        """Both views under the fewest dims that they can share in row-major order; None if there are none."""
         mine, others = (list(merged_rows(view.dims, view.strides)) for view in (self, other))
         axes: list[tuple[int, int, int]] = []
         while mine and others:
@@ -83,16 +83,16 @@ class View:
 
 
 def merged_rows(dims: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(extent, stride) of the axes, the outermost first, neighbours merged, without those of extent 1."""
-    held: tuple[int, int] | None = None
+    """(extent, stride) of each axis, the outermost first, with neighbours merged and without axes of extent 1."""
+    merged: tuple[int, int] | None = None
     for extent, stride in zip(dims, strides, strict=True):
         if extent == 1:
             continue
-        if held is not None and held[1] == stride * extent:
-            held = (held[0] * extent, stride)
+        if merged is not None and merged[1] == stride * extent:
+            merged = (merged[0] * extent, stride)
             continue
-        if held is not None:
-            yield held
-        held = (extent, stride)
-    if held is not None:
-        yield held
+        if merged is not None:
+            yield merged
+        merged = (extent, stride)
+    if merged is not None:
+        yield merged

@@ -34,7 +34,7 @@ def test_other_operations_are_refused() -> None:
 
 
 def test_descriptors(handle: Handle) -> None:
-    """A band of three diagonals, expanded and contracted again."""
+    """A band of three diagonals is expanded and contracted again."""
     band, matrix, again = (tensor(uid, dims, (dims[1], 1)) for uid, dims in ((1, (4, 3)), (2, (4, 5)), (3, (4, 3))))
     expand = made(
         DescriptorType.OPERATION_EXPAND_BAND_MATRIX,

@@ -1,4 +1,4 @@
-"""``bit_mask``: eight elements of a mask in a byte, in the order in which they lie in memory."""
+"""``bit_mask``: eight elements of a mask in a byte, in the order of memory."""
 
 from __future__ import annotations
 

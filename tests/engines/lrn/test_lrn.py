@@ -48,7 +48,7 @@ def test_under_the_race_detector(racing: Runtime, line: str) -> None:
 @pytest.mark.parametrize("layout", ["row", "nhwc"])
 @pytest.mark.parametrize("run", [1, 2, 4, 8, 16])
 def test_channels_of_a_thread(device: Runtime, run: int, layout: str, direction: str) -> None:
-    """They need not fill the last run."""
+    """The channels need not fill the last run."""
     line = f"lrn dims=2x20x2x3 n=5 layout={layout} dtype=bf16 dir={direction}"
     check_case(device, ENGINE, line, {KnobType.MULTIPLY: run})
 

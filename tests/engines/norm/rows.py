@@ -1,4 +1,4 @@
-"""What the tests of ``norm_rows`` share: choices of knobs, and the run of a case."""
+"""Choices of knobs for tests of ``norm_rows``, and the run of a case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.running import check_case
 
 ENGINE = NormRows()
 
-#: A team of one warp that holds two groups: 256 elements of fp32 in a chunk.
+#: A team of one warp with two groups in each thread: 256 elements of fp32 in a chunk.
 SMALL = {KnobType.THREADS_PER_ROW: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
@@ -18,10 +18,10 @@ CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
 #: Teams of a quarter of a warp.
 NARROW = SMALL | {KnobType.THREADS_PER_ROW: 8}
 
-#: Of values only one block would fit a multiprocessor.
+#: Groups of so many values that only one block is resident.
 WIDE = {KnobType.THREADS_PER_ROW: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
 
-#: Two warps of threads with rows side by side, or one row; four blocks of a cooperative grid share them.
+#: Two warps of threads, with rows side by side or one row, which four blocks of a cooperative grid share.
 GRID = {KnobType.THREADS_PER_ROW: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
 
 COLUMNS = {KnobType.THREADS_PER_ROW: 16, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
@@ -35,6 +35,6 @@ def shape_of(plan: Plan) -> dict[str, int | str]:
     return dict(plan.kernels[0].parameters)
 
 
-def is_in_turns(plan: Plan) -> bool:
-    """Whether the blocks of a cooperative grid share one row after the other."""
-    return plan.kernels[0].source.endswith("_turns.cu")
+def is_pipelined(plan: Plan) -> bool:
+    """Whether the blocks of a cooperative grid share each row, with threads for each pass."""
+    return plan.kernels[0].source.endswith("_pipelined.cu")

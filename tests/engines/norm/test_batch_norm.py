@@ -61,7 +61,7 @@ def test_parts_of_batch_norm(device: Runtime, operation: BnFinalize | BnBackward
 
 @pytest.mark.parametrize(("direction", "elements_moved"), [("fwd", 3.2), ("bwd", 6.1)])
 def test_large_activations_are_read_few_times(direction: str, elements_moved: float) -> None:
-    """Forward x twice and y once, backward dy three times, x twice and dx once."""
+    """Forward reads x twice and writes y once; backward reads dy three times, x twice, and writes dx once."""
     graph = parse_case(f"norm dims=256x256x56x56 mode=batch layout=nhwc dtype=bf16 dir={direction}").graph()
     plan = ENGINE.plan(graph, SM_90A, {})
     assert plan.work.bytes < elements_moved * graph.tensors[1].span_bytes

@@ -1,4 +1,4 @@
-"""Gradients of norms of rows of any size: x and mean times 2^k, inverse over it, give dx over it, bit by bit."""
+"""Gradients of norms with rows of any size: x and mean times 2^k and inverse / 2^k give dx / 2^k, bit by bit."""
 
 from __future__ import annotations
 

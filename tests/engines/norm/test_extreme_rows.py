@@ -1,4 +1,4 @@
-"""Norms of rows whose squares FLOAT cannot hold: y is what rows of ordinary size give."""
+"""Norms with rows whose squares FLOAT cannot hold: y is the same as for rows of ordinary size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CASES = [
     ("dims=3x32x16x17 mode=instance layout=nhwc dtype=bf16", TURNS),
     ("dims=3x32x9x9 mode=group groups=4 layout=nhwc dtype=bf16", TURNS),
 ]
-#: Cases in which the blocks of a cluster share rows, rows are joined, and blocks share rows in turns.
+#: Cases in which the blocks of a cluster share rows, rows share statistics, and rows are pipelined over a grid.
 SHARED_CASES = [CASES[4], CASES[9], CASES[-1]]
 
 
@@ -85,7 +85,7 @@ def test_passes_of_batch_norm(device: Runtime, layout: str, dtype: str) -> None:
     ("dims", ["3x6x4x4", "7x3x5x6", "40x3x1x1"]),
 )
 def test_rows_far_from_zero(device: Runtime, engine: Engine, spread: float, dims: str) -> None:
-    """A mean far larger than the deviations from it, which may be none."""
+    """The mean is far larger than the deviations from it, some of which are 0."""
     check(device, engine, f"dims={dims} mode=batch running=yes", {}, magnitudes=(1.7e38, 3e37, 1e36), spread=spread)
 
 
@@ -164,7 +164,7 @@ def compare(
     sizes: NDArray[np.float64],
     context: str,
 ) -> None:
-    """``sizes``: what the errors of statistics are relative to."""
+    """sizes: the magnitudes that the errors of statistics are relative to."""
     rounding = 8 * max(dtypes.info(tensor.data_type).epsilon, 2.0**-23)
     if tensor.dims != norm.x.dims:
         error = np.zeros_like(expected)

@@ -1,4 +1,4 @@
-"""``norm_rows`` of images: rows side by side, and the joined channels of a group."""
+"""``norm_rows`` for images: rows side by side, and group norms whose rows are single channels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_rows_side_by_side(device: Runtime) -> None:
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize(
-    ("dims", "groups", "joined", "vector"),
+    ("dims", "groups", "group_rows", "vector"),
     [
         ("3x8x5x7", 8, 1, 8),  # a channel each
         ("3x24x5x7", 8, 3, 8),  # several groups in a vector, and some in two
@@ -41,19 +41,19 @@ def test_rows_side_by_side(device: Runtime) -> None:
     ],
 )
 def test_channels_of_a_group_side_by_side(
-    device: Runtime, dims: str, groups: int, joined: int, vector: int, direction: str
+    device: Runtime, dims: str, groups: int, group_rows: int, vector: int, direction: str
 ) -> None:
     line = f"dims={dims} mode=group groups={groups} layout=nhwc dtype=fp16 dir={direction}"
     shape = shape_of(check(device, line))
-    assert (shape["JOINED"], shape["VECTOR"]) == (joined, vector)
+    assert (shape["NORM_GROUP"], shape["VECTOR"]) == (group_rows, vector)
 
 
 @pytest.mark.parametrize("choices", [SMALL, CLUSTER, GRID, COLUMNS], ids=["block", "cluster", "grid", "columns"])
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_joined_channels_of_many_pixels(racing: Runtime, choices: dict[KnobType, int], direction: str) -> None:
+def test_group_rows_of_many_pixels(racing: Runtime, choices: dict[KnobType, int], direction: str) -> None:
     """Several chunks, several blocks of one image, and blocks with channels of two images."""
     line = f"dims=3x60x11x13 mode=group groups=6 layout=nhwc dtype=bf16 dir={direction}"
-    assert shape_of(check(racing, line, choices))["JOINED"] == 10
+    assert shape_of(check(racing, line, choices))["NORM_GROUP"] == 10
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_joined_channels_of_many_pixels(racing: Runtime, choices: dict[KnobType,
         "mode=instance dtype=bf16 before=relu_bwd dir=bwd",
     ],
 )
-def test_what_joined_channels_are_fused_with(device: Runtime, line: str) -> None:
+def test_group_rows_with_fused_operations(device: Runtime, line: str) -> None:
     check(device, f"dims=3x20x6x7 layout=nhwc {line}")
 
 
-def test_channels_that_others_have_apart(device: Runtime) -> None:
-    """Where vectors lie along the pixels, since the largest tensor has these side by side, channels are joined too."""
+def test_strided_channels(device: Runtime) -> None:
+    """Rows are single channels too if vectors lie along the pixels, as those of the largest tensor do."""
     builder, dims = CaseBuilder(Layout.CHANNELS_LAST), (2, 20, 4, 6)
     x = builder.tensor(dims, DataType.HALF)
     residual = builder.tensor(dims, DataType.FLOAT, layout=Layout.ROW_MAJOR)
@@ -85,12 +85,12 @@ def test_channels_that_others_have_apart(device: Runtime) -> None:
     inputs = {tensor.uid: rng.normal(0, 1, tensor.dims).astype(np.float32) for tensor in (x, residual)}
     inputs[x.uid] = inputs[x.uid].astype(np.float16)
     plan = ENGINE.plan(graph, SM_90A, {})
-    assert (shape_of(plan)["JOINED"], shape_of(plan)["IS_ROW"]) == (10, 1)
+    assert (shape_of(plan)["NORM_GROUP"], shape_of(plan)["IS_ROW"]) == (10, 1)
     check_outputs(device, plan, graph, inputs, 240)
 
 
 @pytest.mark.parametrize(
-    ("line", "choices", "joined"),
+    ("line", "choices", "group_rows"),
     [
         ("dims=3x20x9x11 mode=group groups=2 dtype=bf16", SMALL, 10),
         ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER, 4),
@@ -99,11 +99,11 @@ def test_channels_that_others_have_apart(device: Runtime) -> None:
     ],
 )
 def test_gradients_of_channels_one_after_the_other(
-    racing: Runtime, line: str, choices: dict[KnobType, int], joined: int
+    racing: Runtime, line: str, choices: dict[KnobType, int], group_rows: int
 ) -> None:
-    """Rows are single channels, and those of a group are joined."""
+    """Rows are single channels, which share the statistics of their group."""
     plan = check_case(racing, ENGINE, f"norm {line} dir=bwd", choices, SM_90A.with_sm_count(4))
-    assert shape_of(plan)["JOINED"] == joined
+    assert shape_of(plan)["NORM_GROUP"] == group_rows
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_gradients_of_channels_one_after_the_other(
 def test_each_channel_of_a_group_has_a_team(
     racing: Runtime, line: str, choices: dict[KnobType, int], tile: tuple[int, int, int]
 ) -> None:
-    """In one block or in those of a cluster, which join what each of them has."""
+    """The teams are in one block, or in those of a cluster, which add their sums."""
     shape = shape_of(check(racing, line, choices))
     assert (shape["THREADS"], shape["TEAM"], shape["CLUSTER"]) == tile
     assert (shape["SHARING"], shape["SIDE"]) == (1, 1)
@@ -127,7 +127,7 @@ def test_each_channel_of_a_group_has_a_team(
 
 def test_groups_without_scales_are_rows(device: Runtime) -> None:
     """One axis then has all of a group's elements."""
-    assert shape_of(check(device, "dims=3x24x8x16 mode=group groups=6 scale=none dtype=bf16"))["JOINED"] == 1
+    assert shape_of(check(device, "dims=3x24x8x16 mode=group groups=6 scale=none dtype=bf16"))["NORM_GROUP"] == 1
 
 
 @pytest.mark.parametrize("layout", ["row", "nhwc"])

@@ -1,4 +1,4 @@
-"""``norm_rows``. Few kernels, many shapes: knobs are given where the defaults would make more of them."""
+"""``norm_rows`` with few kernels and many shapes: knobs are given where the defaults would need more kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
 
 
 @pytest.mark.parametrize("length", [5, 5000])
-def test_rows_of_nothing_that_is_read(device: Runtime, length: int) -> None:
+def test_rows_computed_without_reading(device: Runtime, length: int) -> None:
     """The rows are the indices of their elements, and there is no scale."""
     x = Tensor(1, DataType.FLOAT, (3, length), (length, 1), 16)
     index, y = replace(x, uid=2, is_virtual=True), replace(x, uid=3)
@@ -66,8 +66,8 @@ def test_odd_rows(device: Runtime) -> None:
         ("dims=9x65 mode=layer mean=10000", NARROW, 4),  # 15 or 16 vectors, all in the estimate of the mean
     ],
 )
-def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int], vector: int) -> None:
-    """Groups are whole vectors in memory nevertheless, and scale and bias are shifted into place."""
+def test_misaligned_rows(device: Runtime, line: str, choices: dict[KnobType, int], vector: int) -> None:
+    """Groups are whole vectors in memory, and scale and bias are shifted to match."""
     shape = shape_of(check(device, line, choices))
     assert (shape["HAS_SKEW"], shape["VECTOR"]) == (1, vector)
 
@@ -80,9 +80,9 @@ def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dic
         ("dims=2x3003 mode=rms scale=scale dtype=bf16 before=residual+store", GRID),
     ],
 )
-def test_chunks_that_begin_beside_vectors_stay(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+def test_chunks_of_misaligned_rows_are_resident(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
     shape = shape_of(check(racing, line, choices))
-    assert (shape["HAS_SKEW"], shape["STAYS"]) == (1, 1)
+    assert (shape["HAS_SKEW"], shape["CHUNKS_RESIDENT"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_chunks_that_begin_beside_vectors_stay(racing: Runtime, line: str, choic
         ("dims=2x16384 mode=rms scale=scale dtype=bf16 before=residual+store", 0),
     ],
 )
-def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime, line: str, is_as_read: int) -> None:
-    """Unless their chunks stay in shared memory, or their elements are made of several."""
+def test_long_narrow_rows_are_cached_unconverted(device: Runtime, line: str, is_as_read: int) -> None:
+    """They are converted if their chunks are resident in shared memory, or their elements are computed from several."""
     assert shape_of(check(device, line, WIDE))["AS_READ"] == is_as_read
 
 
@@ -108,23 +108,21 @@ def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime, line: str, 
         ("dims=3x2048 mode=layer", 128, 1, 2),
     ],
 )
-def test_scales_are_asked_for_before_their_turn(
-    racing: Runtime, line: str, team: int, is_whole: int, ahead: int
-) -> None:
-    """Of packed rows; two teams of 64 threads have barriers of their own, and the last block has one row less."""
+def test_scales_of_packed_rows_are_prefetched(racing: Runtime, line: str, team: int, is_whole: int, ahead: int) -> None:
+    """Two teams of 64 threads have a barrier each, and the last block has one row less."""
     choices = {KnobType.THREADS_PER_ROW: team, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
     shape = shape_of(check(racing, line, choices))
     assert (shape["AS_READ"], shape["IS_WHOLE"], shape["OPERANDS_AHEAD"]) == (1, is_whole, ahead)
 
 
-def test_only_rows_with_scales_alone_behind_them_are_packed(device: Runtime) -> None:
+def test_only_rows_with_just_a_scale_in_the_epilogue_are_packed(device: Runtime) -> None:
     for rest in ("epilogue=residual+relu", "scale=none"):
         shape = shape_of(check(device, f"dims=40x1024 mode=layer dtype=bf16 {rest}"))
         assert (shape["AS_READ"], shape["IS_WHOLE"], shape["OPERANDS_AHEAD"]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_images_of_a_channel_are_held_as_they_are_read(device: Runtime, direction: str) -> None:
+def test_images_of_a_channel_are_cached_unconverted(device: Runtime, direction: str) -> None:
     assert shape_of(check(device, f"dims=4x2x28x28 mode=batch dtype=fp16 dir={direction}", WIDE))["AS_READ"] == 1
 
 
@@ -137,7 +135,7 @@ def test_images_of_a_channel_are_held_as_they_are_read(device: Runtime, directio
         "64x320x64x64 mode=group groups=32 layout=nhwc dtype=fp16",
     ],
 )
-def test_long_rows_of_images_are_read_once_and_the_next_are_on_their_way(line: str) -> None:
+def test_long_rows_of_images_are_read_once_with_prefetch(line: str) -> None:
     plan = ENGINE.plan(parse_case(f"norm dims={line}").graph(), SM_90A, {})
     (launch,) = plan.launches
     assert shape_of(plan)["IN_RING"] == 1
@@ -145,12 +143,12 @@ def test_long_rows_of_images_are_read_once_and_the_next_are_on_their_way(line: s
     assert launch.work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
 
 
-def test_threads_hold_as_many_groups_as_rows_have(device: Runtime) -> None:
+def test_threads_cache_as_many_groups_as_rows_have(device: Runtime) -> None:
     shape = shape_of(check(device, "dims=40x768 mode=layer dtype=bf16"))
     assert (shape["TEAM"], shape["ITEMS"]) == (32, 3)
 
 
-def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> None:
+def test_gradients_are_summed_in_the_same_launch_where_rows_allow(device: Runtime) -> None:
     for rows in (1, 5, 40):
         plan = check(device, f"dims={rows}x64 mode=layer dir=bwd", NARROW)
         assert [kernel.source for kernel in plan.kernels] == ["norm/norm_backward_summing.cu", "norm/norm_join.cu"]
@@ -167,8 +165,8 @@ def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> No
         ("dims=9x4x5x12 mode=group groups=2 scale=none before=relu_bwd dir=bwd", SMALL),
     ],
 )
-def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
-    """On few multiprocessors, so that blocks have several rows."""
+def test_the_next_row_is_prefetched(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    """There are few multiprocessors, so that blocks have several rows."""
     arch = SM_90A.with_sm_count(1)
     plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.READ_AHEAD: 1}, arch)
     assert shape_of(plan)["LOOKS_AHEAD"] == 1
@@ -188,15 +186,15 @@ def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[Kn
         ("dims=9x500 mode=layer axes=1 dtype=fp32", CLUSTER),
     ],
 )
-def test_rows_on_their_way_while_gradients_are_summed(
+def test_rows_are_prefetched_while_gradients_are_summed(
     racing: Runtime, line: str, choices: dict[KnobType, int], places: int
 ) -> None:
-    """Several rows of a block; its teams meet for themselves."""
+    """A block has several rows at a time, whose teams have barriers of their own."""
     arch = SM_90A.with_sm_count(1)
     plan = check_case(racing, ENGINE, f"norm {line} dir=bwd", choices | {KnobType.STAGES: places}, arch)
     shape = shape_of(plan)
-    assert (shape["PLACES"], shape["IS_WHOLE"]) == (places, int("x512 " in line))
-    assert shape["HOLDS"] == int("x2040 " not in line)
+    assert (shape["STAGES"], shape["IS_WHOLE"]) == (places, int("x512 " in line))
+    assert shape["CACHES_ROW"] == int("x2040 " not in line)
     assert shape["SCALES"] == (IN_SHARED_MEMORY if "x1016 " in line or "x2040 " in line else IN_REGISTERS)
 
 
@@ -282,7 +280,7 @@ def test_every_scheduling_policy(scheduled: Runtime) -> None:
 
 
 def test_no_races_and_the_same_bits(racing: Runtime) -> None:
-    """Random order of the warps, twice: no race, and nothing depends on the order."""
+    """With a random order of the warps, twice: no race, and the results do not depend on the order."""
     for line, choices in (
         ("dims=5x1000 mode=layer", CLUSTER),
         ("dims=40x64 mode=layer dir=bwd", NARROW),
@@ -337,8 +335,8 @@ def test_rows_that_are_summed_have_few_threads(line: str, tile: tuple[int, int, 
 
 @pytest.mark.parametrize("cluster", [2, 4, 8])
 @pytest.mark.parametrize("team", [128, 512])
-def test_clusters_that_stay_are_there_at_a_time(cluster: int, team: int) -> None:
-    """None is left over that would begin when the others end: those of an H100, in its groups of multiprocessors."""
+def test_clusters_of_a_persistent_grid_are_all_resident(cluster: int, team: int) -> None:
+    """No cluster is left over that would begin when the others end, in an H100's groups of multiprocessors."""
     graph = parse_case(f"norm dims=8192x{team * 16 * cluster} mode=layer dir=bwd dtype=bf16").graph()
     plan = ENGINE.plan(
         graph, SM_90A, {KnobType.THREADS_PER_ROW: team, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: cluster}
@@ -361,12 +359,12 @@ def test_clusters_that_stay_are_there_at_a_time(cluster: int, team: int) -> None
     ],
 )
 def test_threads_of_long_rows(line: str, tile: tuple[int, int]) -> None:
-    """Twice as many where the row has them all busy, and nothing but the squares is joined or x is wide."""
+    """There are twice as many if the row keeps them all busy, and only squares are summed or x is wide."""
     shape = shape_of(ENGINE.plan(parse_case(f"norm dims=4096x{line}").graph(), SM_90A, {}))
     assert (shape["TEAM"], shape["ITEMS"], shape["LOOKS_AHEAD"]) == (*tile, 0)
 
 
-def test_blocks_that_stay_have_rows_alike() -> None:
+def test_blocks_of_a_persistent_grid_have_equally_many_rows() -> None:
     plan = ENGINE.plan(parse_case("norm dims=2048x4096 mode=rms scale=scale dir=bwd dtype=bf16").graph(), SM_90A, {})
     rows = 2048 / plan.launches[0].grid[0]
     assert 0.97 < rows / np.ceil(rows) <= 1
@@ -391,14 +389,14 @@ def test_refusals_name_what_they_found() -> None:
     assert "exactly one NormForward, got 0" in refusal.reason
 
 
-def test_rows_too_long_to_sum_gradients_on_the_way_make_dy_once_more() -> None:
+def test_rows_too_long_to_sum_gradients_compute_dy_again() -> None:
     graph = parse_case("norm dims=1x435567 mode=layer axes=1 dir=bwd dtype=fp16 align=2 before=mul").graph()
     kernels = [kernel.name for kernel in ENGINE.plan(graph, SM_90A, {}).kernels]
     assert sum("reduction" in name for name in kernels) == 2
 
 
 def test_running_statistics_follow_from_the_mean_before_it_is_rounded(device: Runtime) -> None:
-    """They are in fp32 beside a mean in fp16, whose rounding would show."""
+    """They are in fp32 and the mean in fp16, whose rounding would show."""
     builder = CaseBuilder()
     x, momentum = builder.tensor((2, 8, 1, 1), DataType.FLOAT), builder.by_value(4, DataType.FLOAT)
     epsilon = builder.constant(4, DataType.FLOAT, 1e-3)

@@ -1,4 +1,4 @@
-"""``norm_rows`` where blocks share rows: chunks that stay, rings, the blocks of a grid, turns."""
+"""``norm_rows`` where blocks share rows: resident chunks, rings, cooperative grids, pipelined rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError
-from tests.engines.norm.rows import CLUSTER, COLUMNS, ENGINE, GRID, SMALL, check, is_in_turns, shape_of
+from tests.engines.norm.rows import CLUSTER, COLUMNS, ENGINE, GRID, SMALL, check, is_pipelined, shape_of
 from tests.support.data import fresh_seed
 from tests.support.running import check_case, check_outputs, run_plan
 
@@ -31,9 +31,7 @@ from tests.support.running import check_case, check_outputs, run_plan
         ("dims=12x8x16x20 mode=group groups=2 dir=bwd", CLUSTER),
     ],
 )
-def test_chunks_of_one_row_after_the_other_go_through_a_ring(
-    racing: Runtime, line: str, choices: dict[KnobType, int]
-) -> None:
+def test_chunks_of_successive_rows_go_through_a_ring(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
     plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.READ_AHEAD: 2}, SM_90A.with_sm_count(1))
     assert shape_of(plan)["IN_RING"] == 1
 
@@ -66,7 +64,7 @@ def test_blocks_of_a_grid_share_rows(racing: Runtime, line: str) -> None:
 
 
 def test_gradients_of_many_groups_go_through_a_ring() -> None:
-    """Of blocks that stay for several groups; where they have few, a row is held in registers."""
+    """They do if blocks of a persistent grid have several groups; with few groups, a row is cached in registers."""
     for dims, stages in (("16x256x128x128", 2), ("8x320x64x64", 0)):
         graph = parse_case(f"norm dims={dims} mode=group groups=32 dir=bwd dtype=bf16").graph()
         plan = ENGINE.plan(graph, SM_90A, {})
@@ -75,14 +73,14 @@ def test_gradients_of_many_groups_go_through_a_ring() -> None:
 
 
 def test_many_blocks_share_rows(racing: Runtime) -> None:
-    """Several threads join a number of theirs, then one thread what these have."""
+    """Several threads reduce a number in shares, and one thread adds the shares."""
     wide = {KnobType.THREADS_PER_ROW: 16, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 32}
     assert check(racing, "dims=2x32x16x17 mode=batch layout=nhwc mean=100", wide).launches[0].grid[0] == 32
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
-    """All eight, of two or three tensors; as many as fit where a row is too long."""
+def test_chunks_are_resident_in_shared_memory(device: Runtime, direction: str) -> None:
+    """All eight chunks of two or three tensors are; of a longer row, as many as fit."""
     before = "residual+store" if direction == "fwd" else "relu_bwd"
     line = f"dims=2x64x120x1 mode=batch layout=nhwc dtype=bf16 before={before} dir={direction}"
     tensors = 2 if direction == "fwd" else 3
@@ -92,8 +90,8 @@ def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
     assert 0.6 * SM_90A.shared_bytes_per_block < plan.launches[0].shared_bytes < SM_90A.shared_bytes_per_block
 
 
-def test_a_mask_stays_too(device: Runtime) -> None:
-    """Arrays of different widths, and what is stored of dy stored once."""
+def test_a_mask_is_resident_too(device: Runtime) -> None:
+    """Arrays have different widths, and a tensor computed along with dy is stored once."""
     builder, dims = CaseBuilder(Layout.CHANNELS_LAST), (2, 64, 60, 1)
     x, dy = (builder.tensor(dims, DataType.HALF) for _ in range(2))
     mask = builder.tensor(dims, DataType.BOOLEAN)
@@ -123,30 +121,30 @@ def test_a_mask_stays_too(device: Runtime) -> None:
         ("dims=2x3x20x40 mode=instance dir=bwd dtype=fp64", 64),
     ],
 )
-def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> None:
-    """Threads of roles of their own copy rows, have the first pass over one and the second over another, and meet."""
-    turns = GRID | {KnobType.THREADS_PER_ROW: team, KnobType.READ_AHEAD: 2}
-    plan = check_case(racing, ENGINE, f"norm {line}", turns, SM_90A.with_sm_count(4))
-    assert is_in_turns(plan)
+def test_blocks_share_pipelined_rows(racing: Runtime, line: str, team: int) -> None:
+    """Threads of four roles copy rows, run the first pass over one and the second over another, and exchange sums."""
+    pipelined = GRID | {KnobType.THREADS_PER_ROW: team, KnobType.READ_AHEAD: 2}
+    plan = check_case(racing, ENGINE, f"norm {line}", pipelined, SM_90A.with_sm_count(4))
+    assert is_pipelined(plan)
     assert plan.launches[0].grid[0] == 4
     assert plan.launches[0].block[1] == 4
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_blocks_share_rows_in_turns_under_every_policy(scheduled: Runtime, direction: str) -> None:
-    turns = GRID | {KnobType.THREADS_PER_ROW: 16, KnobType.READ_AHEAD: 2}
+def test_blocks_share_pipelined_rows_under_every_policy(scheduled: Runtime, direction: str) -> None:
+    pipelined = GRID | {KnobType.THREADS_PER_ROW: 16, KnobType.READ_AHEAD: 2}
     line = f"norm dims=3x80x9x19 mode=group groups=8 layout=nhwc dtype=fp16 dir={direction}"
-    plan = check_case(scheduled, ENGINE, line, turns, SM_90A.with_sm_count(4))
-    assert is_in_turns(plan)
+    plan = check_case(scheduled, ENGINE, line, pipelined, SM_90A.with_sm_count(4))
+    assert is_pipelined(plan)
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> None:
-    """Several threads hear a number, each of more blocks than it asks for at once."""
-    turns = GRID | {KnobType.THREADS_PER_ROW: 32, KnobType.CTA_COUNT: 32, KnobType.READ_AHEAD: 2}
+def test_many_blocks_share_pipelined_rows(device: Runtime, direction: str) -> None:
+    """Several threads poll a number, each from more blocks than it loads at once."""
+    pipelined = GRID | {KnobType.THREADS_PER_ROW: 32, KnobType.CTA_COUNT: 32, KnobType.READ_AHEAD: 2}
     line = f"norm dims=3x32x41x50 mode=instance layout=nhwc dtype=bf16 dir={direction}"
-    plan = check_case(device, ENGINE, line, turns, SM_90A.with_sm_count(32))
-    assert is_in_turns(plan)
+    plan = check_case(device, ENGINE, line, pipelined, SM_90A.with_sm_count(32))
+    assert is_pipelined(plan)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +157,9 @@ def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> Non
         ("2x32x128x128x128 mode=instance dir=bwd dtype=bf16", 128),
     ],
 )
-def test_rows_that_no_cluster_holds_are_shared_in_turns_and_read_once(line: str, sharing: int) -> None:
+def test_rows_that_no_cluster_holds_are_pipelined_and_read_once(line: str, sharing: int) -> None:
     plan = ENGINE.plan(parse_case(f"norm dims={line}").graph(), SM_90A, {})
-    assert (is_in_turns(plan), shape_of(plan)["SHARING"]) == (True, sharing)
+    assert (is_pipelined(plan), shape_of(plan)["SHARING"]) == (True, sharing)
     assert plan.launches[0].grid[0] <= SM_90A.sm_count
     assert plan.launches[0].work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
 
@@ -173,7 +171,7 @@ def test_a_grid_that_does_not_fit_the_device_is_refused() -> None:
 
 
 def test_a_shared_row_is_read_once_and_summed_exactly(device: Runtime) -> None:
-    """A large mean costs nothing where the blocks agree on an estimate of it."""
+    """A large mean costs no accuracy, since the blocks agree on an estimate of it."""
     case = parse_case("norm dims=8x64x16x1 mode=batch layout=nhwc mean=10000 deviation=1")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     results = run_plan(device, ENGINE.plan(graph, SM_90A, GRID), graph, inputs)
@@ -191,8 +189,8 @@ def test_rows_are_shared_in_one_way(device: Runtime) -> None:
 
 @pytest.mark.parametrize("channels", [64, 256, 512, 1024, 2048])
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_batch_norms_are_one_launch_whose_blocks_are_there_at_a_time(channels: int, direction: str) -> None:
-    """Of a ResNet at batch 32, and on a device with half the multiprocessors: the first choice everywhere."""
+def test_batch_norms_are_one_launch_with_all_blocks_resident(channels: int, direction: str) -> None:
+    """For a ResNet at batch 32, also with half the multiprocessors, this is the first choice."""
     extent = {64: 112, 256: 56, 512: 28, 1024: 14, 2048: 7}[channels]
     line = f"norm dims=32x{channels}x{extent}x{extent} mode=batch layout=nhwc dtype=bf16 dir={direction}"
     graph = parse_case(line).graph()

@@ -1,4 +1,4 @@
-"""Convolutions of empty tensors: sums without terms are 0, and the epilogue is pointwise arithmetic."""
+"""Convolutions of empty tensors: their sums have no terms and are 0, and the epilogue is pointwise arithmetic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_three_directions(device: Runtime, line: str, launches: int) -> None:
     assert len(check_exact(device, ENGINE, graph_of(line)).launches) == launches
 
 
-def test_an_empty_image_behind_its_padding(device: Runtime) -> None:
+def test_an_empty_image_with_padding(device: Runtime) -> None:
     builder = CaseBuilder()
     dy, w = builder.tensor((1, 8, 1, 3), DataType.FLOAT), builder.tensor((8, 16, 2, 3), DataType.FLOAT)
     builder.convolution_data_gradient(dy, w, (1, 16, 0, 3), geometry=GEOMETRY, store=DataType.FLOAT)

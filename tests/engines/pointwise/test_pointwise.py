@@ -28,7 +28,7 @@ MODES = PointwiseMode
 
 
 def arithmetic(mode: PointwiseMode, compute_type: DataType) -> Pointwise:
-    """``mode`` with parameters that differ from their defaults."""
+    """A graph of ``mode`` with parameters that differ from their defaults."""
     return Pointwise(
         mode,
         compute_type,
@@ -43,7 +43,7 @@ def arithmetic(mode: PointwiseMode, compute_type: DataType) -> Pointwise:
 
 
 def all_modes_graph(data_type: DataType, compute_type: DataType) -> OperationGraph:
-    """Every mode that ``compute_type`` has, each on the same operands and each stored."""
+    """A graph of every mode of ``compute_type``, each on the same operands and with a stored result."""
     builder = CaseBuilder()
     values = {port: builder.tensor((5, 7), data_type, name=port) for port in ("x", "b")}
     condition = builder.tensor((5, 7), DataType.BOOLEAN, name="t")
@@ -113,8 +113,8 @@ def test_nan_and_infinity(device: Runtime) -> None:
         )
 
 
-def test_truth_is_that_of_the_operand_itself(device: Runtime) -> None:
-    """Numbers between 0 and 1 are true, though as integers they are 0."""
+def test_truth_is_decided_before_conversion(device: Runtime) -> None:
+    """Numbers between 0 and 1 are true, although as integers they are 0."""
     builder = CaseBuilder()
     x, b = (builder.tensor((4,), DataType.FLOAT) for _ in range(2))
     for mode in (MODES.LOGICAL_AND, MODES.LOGICAL_OR):
@@ -127,7 +127,7 @@ def test_truth_is_that_of_the_operand_itself(device: Runtime) -> None:
 
 
 def all_values(data_type: DataType) -> np.ndarray:
-    """Every value of a type of up to 16 bits, but no signalling NaN; special and random ones of the others."""
+    """Every value of a type of up to 16 bits except signalling NaN; special and random values of wider types."""
     facts = dtypes.info(data_type)
     if facts.kind is dtypes.Kind.BOOLEAN:
         return np.array([False, True])
@@ -208,7 +208,7 @@ def test_broadcast(device: Runtime, operand: tuple[int, ...], layout: Layout) ->
     check_exact(device, ENGINE, builder.graph())
 
 
-def test_values_that_travel_with_the_launch(device: Runtime) -> None:
+def test_by_value_operands(device: Runtime) -> None:
     builder = CaseBuilder()
     x = builder.tensor((100,), DataType.FLOAT)
     by_value = builder.by_value(1, DataType.HALF)
@@ -237,7 +237,7 @@ def test_tails_of_vectors_and_blocks(device: Runtime, count: int) -> None:
         check_exact(device, ENGINE, graph, choices={KnobType.BLOCK_SIZE: threads, KnobType.MULTIPLY: unroll})
 
 
-def test_rows_that_are_padded_behind_an_odd_extent(device: Runtime) -> None:
+def test_padded_rows_of_an_odd_extent(device: Runtime) -> None:
     builder = CaseBuilder()
     x = builder.tensor((5, 13), DataType.BFLOAT16, strides=(16, 1))
     b = builder.tensor((5, 1), DataType.BFLOAT16)
@@ -251,7 +251,7 @@ def test_empty_tensors_launch_nothing(device: Runtime, dims: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_gen_index_keeps_its_axis_apart(device: Runtime, axis: int) -> None:
+def test_gen_index_keeps_its_axis_separate(device: Runtime, axis: int) -> None:
     builder = CaseBuilder()
     x = builder.tensor((3, 4, 16), DataType.FLOAT)
     index = builder.pointwise(Pointwise(MODES.GEN_INDEX, DataType.FLOAT, axis=axis), x)
@@ -312,7 +312,7 @@ def test_vectors_follow_alignment_and_strides() -> None:
     assert [vector(16, 64), vector(16, 72), vector(16, 68), vector(16, 65), vector(4, 64)] == [8, 8, 4, 1, 2]
 
 
-def test_a_transposition_goes_along_the_input_and_writes_whole_sectors() -> None:
+def test_a_transposition_reads_rows_and_writes_whole_sectors() -> None:
     plan = ENGINE.plan(layouts_graph((64, 48), (1, 64), (48, 1)), SM_90A, {})
     parameters = dict(plan.kernels[0].parameters)
     assert (parameters["VECTOR_AXIS"], parameters["VECTOR"]) == (0, 8)

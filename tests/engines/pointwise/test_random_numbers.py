@@ -32,7 +32,7 @@ NORMAL = Rng(RngDistribution.NORMAL, mean=0.0, standard_deviation=1.0)
 def numbers(
     device: Runtime, strides: tuple[int, ...], alignment: int = 16, threads: int = 128, unroll: int = 1
 ) -> np.ndarray:
-    """The normal numbers of DIMS that a launch gives."""
+    """The normal numbers of DIMS from one launch."""
     builder = CaseBuilder()
     y = replace(builder.tensor(DIMS, DataType.FLOAT, strides=strides), alignment_bytes=alignment)
     graph = OperationGraph([RngOperation(NORMAL, y, seed=77)])
@@ -55,7 +55,7 @@ def test_layout_vectors_and_launch_change_no_bit(device: Runtime) -> None:
 
 @pytest.mark.parametrize("extent", [13, 14, 15])
 def test_rows_that_begin_within_a_block(device: Runtime, extent: int) -> None:
-    """Padded rows keep their vectors, while their indices begin at every place of a block."""
+    """Padded rows keep their vectors, although their indices begin at every position in a block of four numbers."""
     builder = CaseBuilder()
     builder.rng(NORMAL, (5, extent), seed=5, store=DataType.HALF)
     [operation] = builder.graph().operations

@@ -43,7 +43,7 @@ AXES = ("0", "1", "3", "0,2", "1,3", "0,1,2,3")
 def test_threads_and_slices(
     device: Runtime, op: str, axes: str, layout: str, width: int, unroll: int, slices: int
 ) -> None:
-    """Most of the operators do not commute: states that change places are found out."""
+    """Most of the operators do not commute, so that a wrong order of states shows."""
     line = f"custom_reduction dims=3x5x4x19 axes={axes} op={op} layout={layout} dtype=fp32"
     check_case(device, ENGINE, line, _knobs(width, unroll, slices))
 
@@ -65,7 +65,7 @@ def test_lines(device: Runtime, line: str) -> None:
 
 
 def test_states_in_half_precision(device: Runtime) -> None:
-    """Each joined state is rounded to its compute type: 2048 + 1 is 2048."""
+    """Each combined state is rounded to its compute type: 2048 + 1 is 2048."""
     graph = parse_case("custom_reduction dims=6x50 axes=1 op=add dtype=fp16 compute=fp16").graph()
     check_exact(device, ENGINE, graph, length=50)
     ones = np.ones((6, 50), np.float16)
@@ -87,7 +87,7 @@ def test_under_the_race_detector(racing: Runtime, axes: str) -> None:
     check_case(racing, ENGINE, SLICED.format(axes), _knobs(64, 2, 2))
 
 
-def test_one_thread_joins_from_the_left(device: Runtime) -> None:
+def test_one_thread_combines_from_the_left(device: Runtime) -> None:
     """A difference is not associative: only this order gives ((initial - x[0]) - x[1]) - ..."""
     builder = CaseBuilder()
     x = builder.tensor((6, 37), F32)
@@ -113,7 +113,7 @@ def test_initial_values_count_once(device: Runtime, axes: tuple[int, ...], width
 
 
 def test_numbers_by_value_and_constants(device: Runtime) -> None:
-    """left + (right * 3) * number, which is no associative operator: one thread."""
+    """left + (right * 3) * number is not associative, so one thread computes it."""
     builder = CaseBuilder()
     x, number = builder.tensor((4, 9), F32), builder.by_value(1, F32)
     three, y = builder.constant(1, F32, 3.0), builder.tensor((4, 1), F32)
@@ -132,7 +132,7 @@ def test_numbers_by_value_and_constants(device: Runtime) -> None:
 
 
 def test_a_reader_of_two_results_is_a_part_of_its_own(device: Runtime) -> None:
-    """log(sum of exponentials) of m and s, which the engine refuses and a chain of plans computes."""
+    """The engine refuses log(sum of exponentials) of m and s, which a chain of plans computes."""
     builder = CaseBuilder()
     x, ones = builder.tensor((5, 40), F32), builder.tensor((5, 40), F32)
     m, s = (builder.tensor((5, 1), F32, is_virtual=True) for _ in range(2))

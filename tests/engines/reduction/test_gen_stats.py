@@ -1,4 +1,4 @@
-"""``reduction`` on GenStats: both sums in one pass over x."""
+"""``reduction`` for GenStats: both sums in one pass over x."""
 
 from __future__ import annotations
 

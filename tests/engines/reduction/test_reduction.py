@@ -26,7 +26,7 @@ ENGINE = ReductionEngine()
 OPS = ReduceTensorOp
 MODES = PointwiseMode
 
-#: (dims, axes) of rows, columns, everything, nothing, and axes that do not merge.
+#: (dims, axes) of reductions of rows, columns, everything and nothing, and of axes that do not merge.
 SHAPES = [
     ((9, 100), (1,)),
     ((100, 9), (0,)),
@@ -40,7 +40,7 @@ SHAPES = [
     ((2, 2, 3, 3, 2, 2), (1, 3, 5)),
 ]
 
-#: NORM2 has no meaning in integers.
+#: NORM2 is not defined for integers.
 INTEGER_OPS = [operator for operator in OPS if operator is not OPS.NORM2]
 
 
@@ -56,7 +56,7 @@ def slices(count: int) -> dict[KnobType, int]:
 def test_every_operator(
     device: Runtime, operator: ReduceTensorOp, compute_type: DataType, axes: tuple[int, ...], split: int
 ) -> None:
-    """Integers whose products and sums are exact."""
+    """Operands are integers whose products and sums are exact."""
     graph = reduction_graph(operator, (6, 20), axes, data_type=compute_type, compute_type=compute_type)
     rng = np.random.default_rng(fresh_seed())
     values = rng.choice([-1, 0, 1, 1], (6, 20)) if operator.name.startswith("MUL") else rng.integers(-4, 5, (6, 20))
@@ -120,8 +120,8 @@ def test_widths(device: Runtime, width: int, axes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("operator", [OPS.MAX, OPS.MUL])
-def test_rows_that_end_amid_a_vector(device: Runtime, operator: ReduceTensorOp) -> None:
-    """What is not there is neither larger than the negative elements nor a factor."""
+def test_rows_that_end_within_a_vector(device: Runtime, operator: ReduceTensorOp) -> None:
+    """Missing elements are neither larger than the negative elements nor a factor."""
     builder = CaseBuilder()
     x = builder.tensor((5, 21), DataType.FLOAT, strides=(24, 1))
     builder.reduction(operator, x, (1,), store=DataType.FLOAT)
@@ -133,7 +133,7 @@ def test_rows_that_end_amid_a_vector(device: Runtime, operator: ReduceTensorOp) 
 
 
 def test_uneven_slices_of_rows_in_two_axes(device: Runtime) -> None:
-    """The last slice has a group less than the others: behind it lies the row after."""
+    """The last slice has a group less than the others, followed in memory by the next row."""
     graph = reduction_graph(OPS.ADD, (3, 4, 21), (0, 2), data_type=DataType.HALF, store=DataType.FLOAT)
     check_exact(device, ENGINE, graph, length=63, choices=slices(2))
 
@@ -146,7 +146,7 @@ def test_long_rows_and_columns_leave_no_group_out(device: Runtime, unroll: int) 
 
 
 def test_real_sums_stay_accurate(device: Runtime) -> None:
-    """A sum of 2^18 numbers near 1 in fp32: an accumulator that took them one by one would lose five digits."""
+    """A sum of 2^18 numbers near 1 in fp32 would lose five digits in an accumulator that adds them one by one."""
     graph = reduction_graph(OPS.ADD, (1 << 18,), (0,))
     rng = np.random.default_rng(fresh_seed())
     inputs = {1: rng.uniform(0.5, 1.5, 1 << 18).astype(np.float32)}
@@ -185,7 +185,7 @@ def test_no_outputs_launch_nothing(device: Runtime) -> None:
 
 
 def normalised_graph(axes: tuple[int, ...], layout: Layout) -> OperationGraph:
-    """z = (sum over axes of |2 x + bias|) * scale - 1 with the sum and |...| stored as well."""
+    """The graph of z = (sum over axes of |2 x + bias|) * scale - 1, which also stores the sum and |...|."""
     builder = CaseBuilder(layout)
     x = builder.tensor((4, 16, 6), DataType.BFLOAT16)
     bias = builder.tensor((1, 16, 1), DataType.FLOAT)
@@ -215,7 +215,7 @@ def test_index_of_an_axis_before_and_after(device: Runtime) -> None:
     check_exact(device, ENGINE, builder.graph(), length=40)
 
 
-def test_what_does_not_feed_x_but_has_its_dims_comes_along(device: Runtime) -> None:
+def test_operations_with_the_dims_of_x_are_fused(device: Runtime) -> None:
     builder = CaseBuilder()
     x = builder.tensor((12, 40), DataType.FLOAT)
     builder.pointwise(MODES.RELU_FWD, x, store=DataType.BFLOAT16)
@@ -287,7 +287,7 @@ def test_large_reductions_fill_the_device(dims: tuple[int, ...], axes: tuple[int
 def test_large_planes_have_a_block_and_slices_where_these_would_be_too_few(
     dims: tuple[int, ...], width: int, slices: int
 ) -> None:
-    """Or where they would take longer than another launch."""
+    """They also have one where slices would take longer than another launch."""
     plan = plan_of(dims, (0, 2))
     chosen = dict(plan.choices)
     assert (chosen[KnobType.THREADS_PER_ROW], chosen[KnobType.SPLIT_K_SLC]) == (width, slices)

@@ -1,4 +1,4 @@
-"""``reduction`` on many short rows behind each other, which are read as one (``reduction_short_rows.cu``)."""
+"""``reduction`` of many short contiguous rows, which are read as one row (``reduction_short_rows.cu``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.runtime import open_runtime
 
 ENGINE = ReductionEngine()
 OPS = ReduceTensorOp
-#: Few outputs are many for it.
+#: A device for which few outputs are many.
 SMALL = SM_90A.with_sm_count(1)
 
 
@@ -50,7 +50,7 @@ def test_shares_of_a_warp_and_ragged_ends(
 
 
 def images() -> OperationGraph:
-    """The averages of images, with operations on both sides and a product that is stored on the way."""
+    """The graph of averages of images, with operations before and after and a stored product."""
     builder = CaseBuilder()
     x, other = (builder.tensor((5, 16, 5, 5), DataType.HALF) for _ in range(2))
     product = builder.pointwise(PointwiseMode.MUL, x, other, store=DataType.FLOAT)
@@ -75,7 +75,7 @@ def test_both_sums_in_one_pass(device: Runtime) -> None:
 
 
 def with_scale(builder: CaseBuilder) -> None:
-    """A factor for each row."""
+    """Multiplies by a factor for each row."""
     x, scale = builder.tensor((64, 49), DataType.FLOAT), builder.tensor((64, 1), DataType.FLOAT)
     builder.reduction(OPS.ADD, builder.pointwise(PointwiseMode.MUL, x, scale), (1,), store=DataType.FLOAT)
 
@@ -98,7 +98,7 @@ def test_rows_that_are_not_one_row_are_read_as_rows(build: Callable[[CaseBuilder
     assert not are_short_rows(ENGINE.plan(builder.graph(), SMALL, {}))
 
 
-def test_it_is_for_many_rows_that_no_whole_vectors_hold() -> None:
+def test_it_takes_many_misaligned_rows() -> None:
     def takes(dims: tuple[int, int]) -> bool:
         graph = reduction_graph(OPS.ADD, dims, (1,), data_type=DataType.BFLOAT16)
         return are_short_rows(ENGINE.plan(graph, SM_90A, {}))

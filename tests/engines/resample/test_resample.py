@@ -46,7 +46,7 @@ def plan_of(text: str, **choices: int) -> Plan:
 
 
 def check(runtime: Runtime, text: str, engine: Any = ENGINE, **choices: int) -> Plan:
-    """The case with integers that come out exactly, of which the index of a backward pass is one of its windows."""
+    """Checks the case with integers that are exact; the index of a backward pass has positions in its windows."""
     case = parse_case(text)
     graph, seed = case.graph(), fresh_seed()
     inputs = case.inputs(seed, exact=True)
@@ -84,7 +84,7 @@ def test_every_tile_gives_the_same(device: Runtime, text: str, channels: int, ro
 
 @pytest.mark.parametrize(("columns", "width", "shift"), [(4, 8, 7), (2, 4, 3)])
 def test_rows_are_read_in_aligned_accesses(device: Runtime, columns: int, width: int, shift: int) -> None:
-    """Padding 1 of a row of 16: the first tap of a tile is the last element of an access."""
+    """With padding 1 of a row of 16, the first tap of a tile is the last element of an access."""
     text = "resample n=2 c=3 hw=5x16 mode=max window=3 stride=2 pad=1 dtype=bf16 layout=nchw index=int8"
     macros = dict(check(device, text, TILE_COLS=columns).kernels[0].parameters)
     assert (macros["ACCESS"], macros["SHIFT"]) == (width, shift)
@@ -96,7 +96,7 @@ def test_rows_are_read_in_aligned_accesses(device: Runtime, columns: int, width:
     ("data_type", "types"), [(DataType.BFLOAT16, "dtype=bf16"), (DataType.DOUBLE, "dtype=fp64 compute=fp64")]
 )
 def test_special_values_in_maxima(device: Runtime, data_type: DataType, types: str, rule: str, options: str) -> None:
-    """NaN and infinities, in pairs of channels and by themselves; ties and windows of nothing else."""
+    """NaN and infinities are in pairs of channels and alone, with ties and windows that have nothing else."""
     graph = graph_of(f"resample n=1 c=2 hw=24x24 mode=max window=2x3 stride=2x3 pad=1 nan={rule} {types} {options}")
     seed = fresh_seed()
     values = special_values(data_type)
@@ -111,10 +111,10 @@ def test_special_values_in_maxima(device: Runtime, data_type: DataType, types: s
     ("rule", "data_type", "layout"),
     [("wins", "bf16", "nchw"), ("loses", "fp16", "nhwc"), ("wins", "fp32", "nhwc"), ("loses", "fp32", "nchw")],
 )
-def test_special_values_in_maxima_that_are_looked_for_again(
+def test_special_values_in_maxima_that_are_searched_again(
     device: Runtime, rule: str, data_type: str, layout: str
 ) -> None:
-    """NaN, infinities, zeros of both signs and ties, in overlapping windows of which some hold nothing else."""
+    """NaN, infinities, zeros of both signs and ties are in overlapping windows, some of which have nothing else."""
     text = f"resample n=1 c=2 hw=16x16 mode=max window=3 stride=2 pad=1 nan={rule} dtype={data_type} layout={layout}"
     case = parse_case(f"{text} dir=bwd")
     graph, seed = case.graph(), fresh_seed()
@@ -205,7 +205,7 @@ def test_empty_outputs_launch_nothing(device: Runtime) -> None:
 
 
 def test_an_index_that_the_graph_reads_is_computed_first() -> None:
-    """The engine cannot hand it to operations in the same launch; the composite engine can."""
+    """The engine cannot pass it to operations in the same launch; the composite engine can."""
     builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((1, 8, 8, 8), DataType.FLOAT)
     geometry = Resample(2, (2, 2), (2, 2), (0, 0), (0, 0), ResampleMode.MAXPOOL)

@@ -37,7 +37,7 @@ def test_lines(device: Runtime, line: str) -> None:
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 8])
 def test_heads_of_a_thread(device: Runtime, heads: int) -> None:
-    """They need not fill the last one."""
+    """The heads need not fill the last thread."""
     check_case(device, ENGINE, "rope b=2 h=5 s=7 d=32 size=16 dtype=bf16", {KnobType.MULTIPLY: heads})
 
 
@@ -59,7 +59,7 @@ def test_few_rows_are_spread_over_the_device() -> None:
     assert dict(plan_of("rope b=64 h=1 s=8192 d=128").choices) == {KnobType.MULTIPLY: 1}
 
 
-def test_elements_before_the_pairs_are_scaled_only(device: Runtime) -> None:
+def test_elements_before_the_pairs_are_only_scaled(device: Runtime) -> None:
     """Infinity in one half of them does not reach the other."""
     case = parse_case("rope b=1 h=1 s=2 d=24 size=8 scale=2 dtype=fp32")
     graph, inputs = case.graph(), case.inputs(5, exact=False)

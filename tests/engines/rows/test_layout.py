@@ -21,7 +21,7 @@ def test_groups_are_as_wide_as_the_alignment_of_each_tensor_allows(alignment_byt
 
 @pytest.mark.parametrize(("pitch", "skew"), [(65, (65, 1)), (69, (65, 1)), (67, ())])
 def test_rows_have_a_skew_that_every_tensor_shares(pitch: int, skew: tuple[int, ...]) -> None:
-    """Places in a vector of 4 elements at which rows of both tensors begin alike, or do not."""
+    """Rows of both tensors begin at the same position in a vector of 4 elements, or at different ones."""
     builder = CaseBuilder()
     x = builder.tensor(DIMS, DataType.FLOAT, strides=(65, 1))
     y = builder.tensor(DIMS, DataType.FLOAT, strides=(pitch, 1))

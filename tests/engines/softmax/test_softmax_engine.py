@@ -1,4 +1,4 @@
-"""``softmax``. Few kernels, many shapes: knobs are given where the defaults would make more of them."""
+"""``softmax`` with few kernels and many shapes: knobs are given where the defaults would need more kernels."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.runtime import download, upload
 
 ENGINE = SoftmaxEngine()
 
-#: A team of one warp that holds two groups: 256 elements of fp32 in a chunk.
+#: A team of one warp with two groups in each thread: 256 elements of fp32 in a chunk.
 SMALL = {KnobType.THREADS_PER_ROW: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
 NARROW = SMALL | {KnobType.THREADS_PER_ROW: 8}
-#: The copy engine brings the next row, also where it begins beside memory lines.
+#: Bulk copies bring the next row, even if it begins inside a memory line.
 LINES = SMALL | {KnobType.THREADS_PER_ROW: 128, KnobType.READ_AHEAD: 3}
-#: Of values only one block would fit a multiprocessor.
+#: Groups of so many values that only one block is resident.
 WIDE = {KnobType.THREADS_PER_ROW: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
 
 
@@ -45,10 +45,8 @@ def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None
         ("dims=11x1500 before=mul", SMALL | {KnobType.THREADS_PER_ROW: 128, KnobType.MULTIPLY: 4}, 1),  # two tensors
     ],
 )
-def test_the_copy_engine_brings_the_next_row(
-    racing: Runtime, line: str, choices: dict[KnobType, int], how: int
-) -> None:
-    """What one tensor has of it."""
+def test_bulk_copies_bring_the_next_row(racing: Runtime, line: str, choices: dict[KnobType, int], how: int) -> None:
+    """They do so for the part of the row that lies in one tensor."""
     arch = SM_90A.with_sm_count(1)
     plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.READ_AHEAD: 3}, arch)
     assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == how
@@ -68,7 +66,7 @@ def test_the_copy_engine_brings_the_next_row(
     ],
 )
 def test_warps_begin_at_memory_lines(racing: Runtime, line: str, line_groups: int) -> None:
-    """Also of rows that do not. A block has 256 groups in all."""
+    """They do even if rows do not; a block has 256 groups in all."""
     plan = check_case(racing, ENGINE, f"softmax {line}", LINES, SM_90A.with_sm_count(1))
     assert shape_of(plan)["LINE_GROUPS"] == line_groups
 
@@ -76,7 +74,7 @@ def test_warps_begin_at_memory_lines(racing: Runtime, line: str, line_groups: in
 @pytest.mark.parametrize(
     ("length", "stages", "line_groups"), [(50257, 3, 8), (50264, 3, 8), (50304, 1, 1), (53240, 1, 1)]
 )
-def test_rows_beside_memory_lines_by_default(length: int, stages: int, line_groups: int) -> None:
+def test_rows_inside_memory_lines_by_default(length: int, stages: int, line_groups: int) -> None:
     plan = ENGINE.plan(parse_case(f"softmax dims=2048x{length} dtype=bf16").graph(), SM_90A, {})
     assert (dict(plan.choices)[KnobType.READ_AHEAD], shape_of(plan)["LINE_GROUPS"]) == (stages, line_groups)
 
@@ -99,8 +97,8 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
         ("dims=5x1000", SMALL, 0),  # several chunks
     ],
 )
-def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[KnobType, int], is_ahead: int) -> None:
-    """On few multiprocessors, so that blocks have several rows."""
+def test_the_next_row_is_prefetched(racing: Runtime, line: str, choices: dict[KnobType, int], is_ahead: int) -> None:
+    """There are few multiprocessors, so that blocks have several rows."""
     arch = SM_90A.with_sm_count(1)
     plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.READ_AHEAD: 1}, arch)
     assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == is_ahead
@@ -130,15 +128,15 @@ def test_odd_rows(device: Runtime) -> None:
         ("dims=3x5x77 dtype=fp16 dir=bwd before=mul", NARROW),
     ],
 )
-def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
-    """Groups are whole vectors in memory nevertheless; rows begin at each place of one."""
+def test_misaligned_rows(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    """Groups are whole vectors in memory, and rows begin at each position in one."""
     plan = check(device, line, choices)
     assert shape_of(plan)["HAS_SKEW"] == 1
     assert shape_of(plan)["VECTOR"] == 8
 
 
 def test_every_start_and_end_of_a_row(racing: Runtime) -> None:
-    """Of 32 to 39 elements, three to five whole vectors and up to seven elements on each side of them."""
+    """Rows have 32 to 39 elements: three to five whole vectors and up to seven elements before and after them."""
     for length in range(32, 40):
         for line in (f"dims=9x{length} dtype=bf16 log=yes stats=fp32", f"dims=9x{length} dtype=fp16 dir=bwd"):
             plan = check(racing, line, NARROW)
@@ -147,15 +145,15 @@ def test_every_start_and_end_of_a_row(racing: Runtime) -> None:
 
 @pytest.mark.parametrize("length", [197, 1001])
 def test_a_row_is_replaced_by_its_result(racing: Runtime, length: int) -> None:
-    """x and y in one place: nothing is read that another thread writes."""
+    """x and y share memory: no thread reads what another has written."""
     case = parse_case(f"softmax dims=9x{length} dtype=fp16")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     plan = ENGINE.plan(graph, SM_90A, NARROW)
     (x,), (y,) = graph.inputs, graph.outputs
-    apart = run_plan(racing, plan, graph, inputs)[y.uid]
+    separate = run_plan(racing, plan, graph, inputs)[y.uid]
     with upload(racing, inputs[x.uid], "x and y") as both:
         racing.load(plan).execute({x.uid: both.address, y.uid: both.address}, 0)
-        assert download(both, apart.dtype).tobytes() == apart.tobytes()
+        assert download(both, separate.dtype).tobytes() == separate.tobytes()
 
 
 def test_tensors_with_other_starts_than_the_rows(device: Runtime) -> None:
@@ -175,7 +173,7 @@ def test_tensors_with_other_starts_than_the_rows(device: Runtime) -> None:
     check_outputs(device, plan, graph, inputs, 109)
 
 
-def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime) -> None:
+def test_long_narrow_rows_are_cached_unconverted(device: Runtime) -> None:
     for line in ("dims=2x16392 dtype=bf16 stats=fp32", "dims=2x8201 dtype=fp16 dir=bwd"):
         plan = check(device, line, WIDE)
         assert shape_of(plan)["AS_READ"] == 1
@@ -191,7 +189,7 @@ def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime) -> None:
         ("dims=3x40x64 axes=1 dtype=bf16 epilogue=residual", 8, 5),
     ],
 )
-def test_threads_hold_as_many_groups_as_rows_have(device: Runtime, line: str, team: int, items: int) -> None:
+def test_threads_cache_as_many_groups_as_rows_have(device: Runtime, line: str, team: int, items: int) -> None:
     shape = shape_of(check(device, line))
     assert (shape["TEAM"], shape["ITEMS"], shape["CHUNKED"]) == (team, items, 0)
 
@@ -223,7 +221,7 @@ def test_axes_types_and_fusions(device: Runtime, line: str) -> None:
 
 @pytest.mark.parametrize("length", [40, 1500])
 def test_statistics_to_base_2(device: Runtime, length: int) -> None:
-    """Of rows whose largest elements are far from 0: they are scaled with the logarithm of the sum."""
+    """The largest elements of rows, far from 0, are scaled like the logarithm of the sum."""
     builder = CaseBuilder()
     x = builder.tensor((3, length), DataType.FLOAT)
     moved = builder.pointwise(PointwiseMode.ADD, x, builder.constant(2, DataType.FLOAT, 20.0))
@@ -234,7 +232,7 @@ def test_statistics_to_base_2(device: Runtime, length: int) -> None:
 @pytest.mark.parametrize("log", ["no", "yes"])
 @pytest.mark.parametrize(("length", "choices"), [(200, SMALL), (1000, SMALL), (1000, CLUSTER), (1001, NARROW)])
 def test_extreme_elements(device: Runtime, length: int, choices: dict[KnobType, int], log: str) -> None:
-    """Large numbers of either sign, minus infinity at one end or all over, infinities and NaN, alone or among it."""
+    """Rows have large numbers of either sign, infinities and NaN, alone or among others, or only minus infinity."""
     case = parse_case(f"softmax dims=10x{length} stats=fp32 log={log}")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     x = inputs[1]
@@ -267,7 +265,7 @@ def test_extreme_elements(device: Runtime, length: int, choices: dict[KnobType, 
     ],
 )
 def test_masked_rows(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
-    """A row of nothing but minus infinity, among others, gives zeros (of the logarithm, minus infinity)."""
+    """A row of only minus infinity, among others, gives zeros (of the logarithm, minus infinity)."""
     case = parse_case(f"softmax {line}")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     inputs[1][[0, 3]] = dtypes.from_float64(np.array(-np.inf), graph.tensors[1].data_type)
@@ -283,7 +281,7 @@ def test_every_scheduling_policy(scheduled: Runtime) -> None:
 
 
 def test_no_races_and_the_same_bits(racing: Runtime) -> None:
-    """Random order of the warps, twice: no race, and nothing depends on the order."""
+    """With a random order of the warps, twice: no race, and the results do not depend on the order."""
     for line, choices in (
         ("dims=5x1000 stats=fp32", CLUSTER),
         ("dims=5x8x24 axes=1 dtype=bf16 stats=fp32", {}),
@@ -312,7 +310,7 @@ def test_large_rows_are_one_launch_that_reads_each_element_once(line: str, bytes
     assert dict(best.plan.kernels[0].parameters).get("CHUNKED", 0) == 0
 
 
-def test_what_only_looks_like_the_gradient_is_refused() -> None:
+def test_near_misses_of_the_gradient_are_refused() -> None:
     builder = CaseBuilder()
     dy, y = (builder.tensor((4, 8), DataType.FLOAT) for _ in range(2))
     builder.softmax_backward(dy, y, (1,), store=DataType.FLOAT)

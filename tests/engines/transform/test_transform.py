@@ -13,8 +13,8 @@ from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import nvrtc
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
-from lowdnn.engines.transform import askew
-from lowdnn.engines.transform.batches import Turns
+from lowdnn.engines.transform import misaligned
+from lowdnn.engines.transform.batches import Rounds
 from lowdnn.engines.transform.tiles import LANES_U
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
@@ -38,8 +38,7 @@ def sources(plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize("data_type", dtypes.supported(), ids=lambda t: dtypes.info(t).short_name)
 def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> None:
-    """Payloads of NaN and bytes that are no boolean included, through tiles and in rows, and where these begin
-    anywhere."""
+    """Payloads of NaN and bytes that are no boolean are kept, through tiles and in rows, aligned or not."""
     builder = CaseBuilder()
     x = builder.tensor((35, 18), data_type)
     tiled = builder.transpose(x, (1, 0), store=data_type)
@@ -50,13 +49,13 @@ def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> 
     values = bits.view(facts.storage)
     plan = ENGINE.plan(graph, SM_90A, {})
     results = run_plan(device, plan, graph, {x.uid: values})
-    assert sources(plan) == ["tiled.cu" if facts.size_bytes == 8 else "askew.cu", "rows.cu"]
+    assert sources(plan) == ["tiled.cu" if facts.size_bytes == 8 else "misaligned.cu", "rows.cu"]
     for result, expected in ((results[tiled.uid], values.T), (results[in_rows.uid], values[1:34, 3:16])):
         assert result.tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
-def test_columns_that_lie_apart(device: Runtime) -> None:
-    """Rows whose neighbours are not next to each other, in x and in y."""
+def test_planar_columns(device: Runtime) -> None:
+    """Rows have strided elements, in x and in y."""
     builder = CaseBuilder()
     x = builder.tensor((9, 7), DataType.FLOAT, strides=(21, 3))
     builder.reshape(x, (9, 7), strides=(14, 2), store=DataType.FLOAT)
@@ -77,7 +76,7 @@ def test_tiles_of_every_form(device: Runtime, lanes: int) -> None:
 def test_tiles_that_end_amid_a_vector(
     device: Runtime, data_type: DataType, dims: tuple[int, int], pitches: tuple[int, int]
 ) -> None:
-    """Rows that begin with vectors and end within one, in x and in y; rows of an odd number of 8-byte elements."""
+    """Rows begin at vectors and end within one, in x and in y, or have an odd number of 8-byte elements."""
     builder = CaseBuilder()
     x = builder.tensor(dims, data_type, strides=(pitches[0], 1))
     builder.reshape(x, dims, strides=(1, pitches[1]), store=data_type)
@@ -103,7 +102,7 @@ def test_rows_in_flight(device: Runtime, unroll: int) -> None:
 
 
 def chain(builder: CaseBuilder) -> None:
-    """Four moves through virtual tensors."""
+    """There are four moves through virtual tensors."""
     x = builder.tensor((4, 6, 10), DataType.FLOAT)
     turned = builder.transpose(x, (2, 0, 1))
     part = builder.slice(turned, (1, 0, 1), (9, 4, 6), (2, 1, 1))
@@ -112,14 +111,14 @@ def chain(builder: CaseBuilder) -> None:
 
 
 def across(builder: CaseBuilder) -> None:
-    """A reshape in the middle of which no strides join the axes."""
+    """The reshape in the middle cannot be expressed by strides."""
     x = builder.tensor((4, 6), DataType.FLOAT)
     flat = builder.reshape(builder.transpose(x, (1, 0)), (24,))
     builder.slice(flat, (3,), (21,), (2,), store=DataType.BFLOAT16)
 
 
 def split(builder: CaseBuilder) -> None:
-    """Three parts of one tensor, one of them through a stored tensor that is read again."""
+    """One of three parts of a tensor comes through a stored tensor that is read again."""
     x = builder.tensor((6, 40), DataType.HALF)
     for first in (0, 16):
         builder.slice(x, (0, first), (6, first + 16), store=DataType.HALF)
@@ -128,7 +127,7 @@ def split(builder: CaseBuilder) -> None:
 
 
 def joined_views(builder: CaseBuilder) -> None:
-    """A concatenation of a transpose, a slice and a tensor, in two data types."""
+    """A transpose, a slice and a tensor are concatenated, in two data types."""
     x, other = builder.tensor((5, 8), DataType.FLOAT), builder.tensor((8, 2), DataType.INT32)
     turned = builder.transpose(x, (1, 0))
     part = builder.slice(x, (0, 1), (5, 8), (1, 2))
@@ -139,7 +138,7 @@ def joined_views(builder: CaseBuilder) -> None:
 
 
 def views(builder: CaseBuilder) -> None:
-    """The same memory under other dims and strides, stored and on the way to a slice."""
+    """Memory is viewed under other dims and strides, stored and on the way to a slice."""
     x = builder.tensor((4, 6), DataType.FLOAT)
     view = builder.reshape(x, (6, 4), strides=(1, 6), mode=ReshapeMode.VIEW_ONLY)
     builder.slice(view, (1, 0), (6, 3), store=DataType.FLOAT)
@@ -204,23 +203,23 @@ def test_reshapes_copy_twice_only_where_no_strides_join_the_axes(
 @pytest.mark.parametrize(
     ("sizes", "block", "expected"),
     [
-        ((12, 24, 12), 1, Turns((1, 2, 1), 12)),
-        ((7, 5), 1, Turns((7, 5), 1)),
-        ((9,), 4, Turns((3,), 1)),
-        ((6500, 13000), 100, Turns((1, 2), 65)),
-        ((6400, 6401), 100, Turns((64, 65), 1)),
-        ((1000, 3000), 100, Turns((10, 30), 1)),
+        ((12, 24, 12), 1, Rounds((1, 2, 1), 12)),
+        ((7, 5), 1, Rounds((7, 5), 1)),
+        ((9,), 4, Rounds((3,), 1)),
+        ((6500, 13000), 100, Rounds((1, 2), 65)),
+        ((6400, 6401), 100, Rounds((64, 65), 1)),
+        ((1000, 3000), 100, Rounds((10, 30), 1)),
     ],
 )
-def test_parts_take_as_many_turns_as_waste_few_blocks(sizes: tuple[int, ...], block: int, expected: Turns) -> None:
-    turns = Turns.of(sizes, block)
-    assert turns == expected
+def test_parts_have_as_many_rounds_as_waste_few_blocks(sizes: tuple[int, ...], block: int, expected: Rounds) -> None:
+    rounds = Rounds.of(sizes, block)
+    assert rounds == expected
     fewest = sum(-(-size // block) for size in sizes)
-    assert fewest <= turns.blocks <= fewest * 66 / 64
+    assert fewest <= rounds.blocks <= fewest * 66 / 64
 
 
-def test_parts_of_a_concatenation_take_turns(device: Runtime) -> None:
-    """In rows, of which the last turns have none, and in tiles."""
+def test_parts_of_a_concatenation_have_rounds(device: Runtime) -> None:
+    """They do in rows, which the last rounds lack, and in tiles."""
     for line in (
         "transform op=concat dims=8200x0 axis=1 parts=8,24,16 dtype=bf16",
         "transform op=concat dims=3x0x5x5 axis=1 parts=20,40 out_layout=nhwc dtype=fp32",
@@ -231,7 +230,7 @@ def test_parts_of_a_concatenation_take_turns(device: Runtime) -> None:
 
 @pytest.mark.parametrize("to", [(6, 4), (24,)])
 def test_copies_are_dependent_launches_on_sm_90a(racing: Runtime, to: tuple[int, ...]) -> None:
-    """One reads what the one before it writes."""
+    """One copy reads what the one before it writes."""
     builder = CaseBuilder()
     x = builder.tensor((4, 6), DataType.FLOAT, strides=(1, 4))
     builder.reshape(builder.slice(x, (0, 0), (4, 6)), to, store=DataType.FLOAT)
@@ -308,7 +307,7 @@ def test_more_elements_than_32_bits_count() -> None:
 
 @pytest.mark.parametrize(("data_type", "accesses"), [(DataType.BFLOAT16, 8), (DataType.FLOAT, 4), (DataType.DOUBLE, 2)])
 def test_whole_tiles_move_16_bytes_at_a_time(data_type: DataType, accesses: int) -> None:
-    """On both sides and through shared memory; the compiler takes vectors apart where it sees fit."""
+    """They do on both sides and through shared memory; the compiler may split vectors."""
     builder = CaseBuilder()
     builder.transpose(builder.tensor((256, 256), data_type), (1, 0), store=data_type)
     source = SourceTree().read(ENGINE.plan(builder.graph(), SM_90A, {}).kernels[0])
@@ -346,7 +345,7 @@ def test_equal_forms_share_a_kernel() -> None:
     ],
 )
 def test_tiles_under_the_race_detector(line: str) -> None:
-    """Whole vectors, rows that begin anywhere in one, the ends of both."""
+    """There are whole vectors, misaligned rows, and the ends of both."""
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
         assert not failures(handle, line, seed=1, engine="transform")
 
@@ -362,14 +361,14 @@ def test_tiles_under_the_race_detector(line: str) -> None:
     ],
 )
 def test_a_few_columns_under_the_race_detector(line: str) -> None:
-    """Side by side in x or in y, in whole vectors and not, in one block of a row and in two."""
+    """Columns are interleaved in x or in y, in whole vectors or not, in one block for a row or in two."""
     plan = ENGINE.plan(parse_case(line).graph(), SM_90A, {})
     assert sources(plan) == ["narrow.cu"]
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
         assert not failures(handle, line, seed=1, engine="transform")
 
 
-@pytest.mark.parametrize("lanes", askew.LANES_U)
+@pytest.mark.parametrize("lanes", misaligned.LANES_U)
 @pytest.mark.parametrize(
     "line",
     [
@@ -379,7 +378,7 @@ def test_a_few_columns_under_the_race_detector(line: str) -> None:
         "transform op=concat dims=1x0x5x7 axis=1 parts=17,24 out_layout=nhwc dtype=int8",
     ],
 )
-def test_rows_that_begin_anywhere(device: Runtime, line: str, lanes: int) -> None:
-    """On one side or on both, of tiles of every form."""
+def test_misaligned_rows(device: Runtime, line: str, lanes: int) -> None:
+    """Rows are misaligned on one side or on both, in tiles of every shape."""
     plan = check_exact(device, ENGINE, parse_case(line).graph(), choices={KnobType.THREADS_PER_ROW: lanes})
-    assert sources(plan) == ["askew.cu"]
+    assert sources(plan) == ["misaligned.cu"]

@@ -1,4 +1,5 @@
-// What the kernels that move elements share: conversions, ways to load, the parts of a launch of several copies.
+// Helpers of the kernels that move elements: conversions, loads, transposes in registers, and several copies in a
+// launch.
 
 #pragma once
 
@@ -6,7 +7,7 @@
 #include "include/ptx/dependent_launch.cuh"
 #include "include/vector.cuh"
 
-// Begins a dependent launch (dependent_launch.cuh): waits for what is read, and makes room for the kernel behind.
+// Begins a dependent launch (dependent_launch.cuh): waits for the kernel before, and lets the next one begin.
 template <bool IS_DEPENDENT> __device__ __forceinline__ void begin_launch() {
   if constexpr (IS_DEPENDENT) {
     wait_for_previous_kernel();
@@ -14,7 +15,7 @@ template <bool IS_DEPENDENT> __device__ __forceinline__ void begin_launch() {
   }
 }
 
-// x as a To; equal types move their bits.
+// Converts x to To; equal types keep their bits.
 template <class To, class From> struct Moved {
   static __device__ __forceinline__ To of(From x) { return convert<To>(x); }
 };
@@ -22,16 +23,17 @@ template <class T> struct Moved<T, T> {
   static __device__ __forceinline__ T of(T x) { return x; }
 };
 
-// Loads of 16 bytes an access pass L1 by; narrower ones leave the rest of their sector there for the neighbours.
+// Accesses of 16 bytes bypass L1; narrower ones leave the rest of their sector there for neighbouring threads.
 template <int BYTES> struct PathOf { typedef Plain Type; };
 template <> struct PathOf<16> { typedef Stream Type; };
 
-// How many of V elements exist where `remaining` do from the first of them on.
+// The number of V elements that exist, if `remaining` exist from the first of them on.
 template <int V> __device__ __forceinline__ int clamped_count(i64 remaining) {
   return remaining >= V ? V : remaining > 0 ? int(remaining) : 0;
 }
 
-// How rows of V elements lie in registers: PER_UNIT of them in a word where they are narrower and fill some.
+// The units in which rows of V elements lie in registers: words of PER_UNIT elements if these are narrow and fill
+// words.
 template <class T, int PER_UNIT> struct UnitOf { typedef u32 Type; };
 template <class T> struct UnitOf<T, 1> { typedef T Type; };
 template <class T, int V> struct Units {
@@ -40,7 +42,7 @@ template <class T, int V> struct Units {
   typedef typename UnitOf<T, PER_UNIT>::Type Type;
 };
 
-// The elements from `count` (0 to V - 1) on of low and high one behind the other.
+// Elements `count` to `count` + V - 1 of low and high together; `count` is from 0 to V - 1.
 template <class T, int V>
 __device__ __forceinline__ Vector<T, V> window(const Vector<T, V>& low, const Vector<T, V>& high, int count) {
   typedef Units<T, V> U;
@@ -73,18 +75,18 @@ __device__ __forceinline__ Vector<T, V> window(const Vector<T, V>& low, const Ve
   return result;
 }
 
-// Whether rows that begin at multiples of WIDTH elements are read by vectors that lie askew to them.
-template <class T, int V> constexpr bool is_askew(int width) {
+// Whether rows that begin at multiples of WIDTH elements are read by vectors aligned to V elements, not to the rows.
+template <class T, int V> constexpr bool is_misaligned(int width) {
   return width > 0 && width * sizeof(T) < 4 && V * sizeof(T) % 4 == 0;
 }
 
-// V elements of x, of which the first `valid` are read and the others are zero bits. WIDTH: elements of an access along
-// which x is contiguous, a divisor of all counts `valid`; 0: single elements at a stride. Loads of several may be in
-// flight before the first get.
-template <class T, int V, int WIDTH, bool ASKEW = is_askew<T, V>(WIDTH)> struct Elements {
+// V elements of x: the first `valid` are read, the others are zero bits. WIDTH: elements of an access, along which x is
+// contiguous, a divisor of all counts `valid`; 0: strided single elements. Loads of several objects may be in flight
+// before the first get.
+template <class T, int V, int WIDTH, bool MISALIGNED = is_misaligned<T, V>(WIDTH)> struct Elements {
   Vector<T, V> values;
 
-  // `begin`, `end`: where all that may be read lies.
+  // `begin`, `end`: the bounds of the memory that may be read.
   __device__ __forceinline__ void load(const T* from, i64 stride, int valid, const T* begin, const T* end) {
     if constexpr (WIDTH == 0) {
       load_strided(values.v, from, stride, valid);
@@ -104,8 +106,8 @@ template <class T, int V, int WIDTH, bool ASKEW = is_askew<T, V>(WIDTH)> struct 
 };
 
 template <class T, int V, int WIDTH> struct Elements<T, V, WIDTH, true> {
-  Vector<T, V> low, high;  // the aligned vectors in which they lie
-  int skipped, valid;      // elements in front of the first one there, and how many are read
+  Vector<T, V> low, high;  // the two aligned vectors that contain the elements
+  int skipped, valid;      // elements of `low` before the first one, elements that are read
 
   __device__ __forceinline__ void load(const T* from, i64, int count, const T* begin, const T* end) {
     valid = count;
@@ -130,7 +132,7 @@ template <class T, int V, int WIDTH> struct Elements<T, V, WIDTH, true> {
   }
 };
 
-// The first `valid` of V neighbours, in accesses of WIDTH elements where these are whole.
+// Stores the first `valid` of V neighbours, in accesses of WIDTH elements if these are whole.
 template <int WIDTH, class T, int V>
 __device__ __forceinline__ void store_neighbours(T* to, const T (&from)[V], int valid) {
   constexpr int W = access_width(WIDTH, V, sizeof(T));
@@ -138,8 +140,9 @@ __device__ __forceinline__ void store_neighbours(T* to, const T (&from)[V], int 
   for (int i = 0; i < V; i += W) store_row<W>(to + i, reinterpret_cast<const T(&)[W]>(from[i]), min(valid - i, W));
 }
 
-// Rows become columns. Elements that share a word change places by permutes of two words; whole words only get names.
-template <class T, int N> __device__ __forceinline__ void turn(Vector<T, N> (&square)[N]) {
+// Transposes a square in registers. Elements that share a word are exchanged by permutes of two words; whole words need
+// no instructions.
+template <class T, int N> __device__ __forceinline__ void transpose(Vector<T, N> (&square)[N]) {
   typedef Units<T, N> U;
   typedef typename U::Type Unit;
   Unit rows[N][U::COUNT];
@@ -174,23 +177,24 @@ template <class T, int N> __device__ __forceinline__ void turn(Vector<T, N> (&sq
   }
 }
 
-// How blocks share COUNT copies: in turns, each with the same blocks of every part, so that what lies side by side is
-// moved at about the same time. ends[n]: the blocks of parts 0 to n in a turn, of which there are `turn.divisor` in all.
-template <int COUNT> struct PartTurns {
-  Divider turn;
+// The round-robin assignment of blocks to COUNT copies. Each round has the same number of blocks of every part, so that
+// neighbouring data is moved at about the same time. ends[n]: blocks of parts 0 to n in a round; round.divisor: all of
+// them.
+template <int COUNT> struct PartRounds {
+  Divider round;
   u32 ends[COUNT];
 
   // The part that `block` works on; `block` becomes its number within the part.
   __device__ __forceinline__ int part_of(u32& block) const {
     if constexpr (COUNT == 1) return 0;
-    const u32 turns = turn.divide(block), within = block - turns * turn.divisor;
+    const u32 number = round.divide(block), within = block - number * round.divisor;
     int part = 0;
     u32 begin = 0, end = ends[0];
 #pragma unroll
     for (int n = 1; n < COUNT; ++n) {
       if (within >= ends[n - 1]) part = n, begin = ends[n - 1], end = ends[n];
     }
-    block = turns * (end - begin) + within - begin;
+    block = number * (end - begin) + within - begin;
     return part;
   }
 };

@@ -1,4 +1,4 @@
-// Division of indices by run-time constants.
+// Division of indices by divisors that are constant in a launch.
 
 #pragma once
 
@@ -14,7 +14,7 @@ struct Divider {
 
   __device__ __forceinline__ u32 divide(u32 n) const { return (__umulhi(n, multiplier) + n) >> shift; }
 
-  // Any n: the hardware has no 64-bit division, so this is a subroutine.
+  // n / divisor for any n, by a subroutine, since the hardware has no 64-bit division.
   __device__ __forceinline__ i64 divide(i64 n) const { return n / i64(divisor); }
 };
 

@@ -1,4 +1,4 @@
-// Pairs of values in fp8, the first in the low byte.
+// Conversions of pairs of fp8 values, the first of which is in the low byte.
 
 #pragma once
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ u16 packed_pair(Tag<e5m2>, const f32* pair) {
   return result;
 }
 
-// The pair as fp16, which holds all values of fp8.
+// Converts a pair to fp16, which holds all values of fp8.
 __device__ __forceinline__ u32 widened_pair(Tag<e4m3>, u16 pair) {
   u32 word;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(word) : "h"(pair));
@@ -36,12 +36,12 @@ template <class T> __device__ __forceinline__ u32 widened_pair(Tag<T>, u16 pair)
 }
 #endif
 
-// Two values narrowed at once: whether a type has that.
+// Whether an instruction narrows two values to T at once.
 template <class T> struct NarrowsPairs { static constexpr bool IS = false; };
 template <> struct NarrowsPairs<e4m3> { static constexpr bool IS = true; };
 template <> struct NarrowsPairs<e5m2> { static constexpr bool IS = true; };
 
-// V values narrowed, by pairs where the type has that.
+// Narrows V values, in pairs if the type allows it.
 template <class T, int V> __device__ __forceinline__ void narrow_all(T (&to)[V], const f32 (&from)[V]) {
   constexpr int PAIRED = NarrowsPairs<T>::IS ? V / 2 * 2 : 0;
 #pragma unroll

@@ -28,7 +28,7 @@ template <class T> __device__ __forceinline__ T magnitude(T x) { return x < T(0)
 __device__ __forceinline__ f32 magnitude(f32 x) { return fabs(x); }
 __device__ __forceinline__ f64 magnitude(f64 x) { return fabs(x); }
 
-// Integers: towards zero, and 0 over nothing.
+// The mean; for integers it is rounded towards zero, and 0 over no elements.
 template <class T> __device__ __forceinline__ T mean(T sum, i64 count) { return count ? T(i64(sum) / count) : T(0); }
 __device__ __forceinline__ f32 mean(f32 sum, i64 count) { return sum / f32(count); }
 __device__ __forceinline__ f64 mean(f64 sum, i64 count) { return sum / f64(count); }
@@ -89,14 +89,14 @@ struct GenStats {
   template <class T> static __device__ __forceinline__ Moments<T> finish(Moments<T> x, i64 count) { return x; }
 };
 
-// Stands where a kernel may have a reduction and has none.
+// The operator of a kernel whose optional reduction is absent.
 struct NoOperator {};
 
-// What an operator makes of elements of type T.
+// The type of an operator's totals over elements of type T.
 template <class Operator, class T> struct TotalOf { typedef T Type; };
 template <class T> struct TotalOf<GenStats, T> { typedef Moments<T> Type; };
 
-// A total of the lane `offset` further on in the warp.
+// The total of the lane that is `offset` lanes further on in the warp.
 template <class T> __device__ __forceinline__ T shuffle_down(T total, int offset) {
   return __shfl_down_sync(0xffffffffu, total, offset);
 }
@@ -104,7 +104,7 @@ template <class T> __device__ __forceinline__ Moments<T> shuffle_down(Moments<T>
   return {shuffle_down(total.sum, offset), shuffle_down(total.squares, offset)};
 }
 
-// V totals of one thread side by side: of neighbouring outputs, or chains of one output.
+// V totals of one thread: of neighbouring outputs, or of chains of one output.
 template <class Operator, class T, int V> struct TotalVector {
   typedef typename TotalOf<Operator, T>::Type Total;
 
@@ -125,7 +125,7 @@ template <class Operator, class T, int V> struct TotalVector {
     for (int v = 0; v < V; ++v) value[v] = Operator::combine(value[v], other.value[v]);
   }
 
-  // All of them as one, joined as a tree.
+  // Combines all of them as a tree.
   __device__ __forceinline__ Total joined() {
 #pragma unroll
     for (int half = V / 2; half > 0; half /= 2) {

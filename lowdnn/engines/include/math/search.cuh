@@ -4,7 +4,7 @@
 
 #include "include/numeric.cuh"
 
-// The greatest index under `count` whose word is not above `value`; words[0] is not.
+// The greatest index below `count` whose word is at most `value`; words[0] must be.
 template <class Words> __device__ __forceinline__ u32 last_not_above(const Words& words, u32 count, u32 value) {
   u32 least = 0, past = count;
   while (past - least > 1) {

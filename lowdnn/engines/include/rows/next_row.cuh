@@ -1,9 +1,9 @@
-// The next of a thread's rows (rows.cuh), on its way while the thread works on one: memory goes on working while the
-// threads of a row meet.
+// The prefetch of a thread's next row (rows.cuh) while it works on a row, so that memory does not idle while the
+// threads of a row wait at barriers.
 //
-// Its whole groups are copied to shared memory, [Tile::HELD][threads], where each thread has places of its own; what
-// lies beside whole vectors is read into registers. Each thread copies its own groups, so that no barrier is needed; or
-// the copy engine all of a block's, which then neither takes the threads' time nor stands before their other accesses.
+// Whole groups are copied to shared memory, [Tile::THREAD_GROUPS][threads]; elements outside whole vectors are read
+// into registers. Either each thread copies its own groups, and no barrier is needed, or one bulk copy brings all
+// groups of a block, which takes no time of the threads and does not delay their other accesses.
 
 #pragma once
 
@@ -12,24 +12,24 @@
 #include "include/ptx/tma.cuh"
 #include "include/rows/row_chunks.cuh"
 
-// How the next row comes; with NOT_AHEAD each row is read when its turn comes.
+// How the next row is prefetched; with NOT_AHEAD each row is read when the walk reaches it.
 enum : int {
   NOT_AHEAD,
   BY_THREADS,
-  BY_COPY_ENGINE  // needs one team in a block, one contiguous tensor, and groups of whole 16 bytes
+  BY_BULK_COPY  // needs one team in a block, one contiguous tensor, and groups of whole 16 bytes
 };
 
-// The next row of what a functor reads of rows of one chunk.
+// The prefetched operands of a functor, for rows of one chunk.
 template <class Source, class Tile, int HOW> struct NextRow {
   typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
-  static constexpr int BARRIER_BYTES = HOW == BY_COPY_ENGINE ? 16 : 0;
+  static constexpr int BARRIER_BYTES = HOW == BY_BULK_COPY ? 16 : 0;
 
-  Loaded* const first;  // of all threads
-  u32 parity = 0;       // of the copy that is waited for next
+  Loaded* const first;  // the entries of all threads
+  u32 parity = 0;       // of the bulk copy that is waited for next
   typename Source::template Loaded<1> singles[Tile::SINGLES > 0 ? Tile::SINGLES : 1];
 
   __device__ __forceinline__ explicit NextRow(void* memory) : first(static_cast<Loaded*>(memory)) {
-    if constexpr (HOW == BY_COPY_ENGINE) {
+    if constexpr (HOW == BY_BULK_COPY) {
       if (threadIdx.x == 0) {
         mbarrier_init(barrier(), 1);
         mbarrier_fence_init();
@@ -37,26 +37,26 @@ template <class Source, class Tile, int HOW> struct NextRow {
     }
   }
 
-  // Where the next area may begin.
+  // The end of this object's shared memory.
   __device__ __forceinline__ void* end() const {
-    return reinterpret_cast<u8*>(first + Tile::HELD * Tile::BLOCK_SIZE) + BARRIER_BYTES;
+    return reinterpret_cast<u8*>(first + Tile::THREAD_GROUPS * Tile::BLOCK_SIZE) + BARRIER_BYTES;
   }
 
-  // All threads call it between a load and the next copy, and before the first copy.
+  // All threads must call it after each load, before the next copy, and before the first copy.
   __device__ __forceinline__ static void release() {
-    if constexpr (HOW == BY_COPY_ENGINE) __syncthreads();
+    if constexpr (HOW == BY_BULK_COPY) __syncthreads();
   }
 
-  // Asks for a row, when the one before it has been loaded.
+  // Begins the copies of a row; the row before it must have been loaded.
   __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& ahead) {
     if constexpr (HOW == BY_THREADS) {
       ahead.each_whole(0, [&](auto group, i64 column) {
         Source::template copy<group.SIZE>(args, Source::cursor(args, ahead.coordinate), column, group.SIZE,
-                                          place(group.item));
+                                          at(group.item));
       });
       cp_async_commit();
     }
-    if constexpr (HOW == BY_COPY_ENGINE) {
+    if constexpr (HOW == BY_BULK_COPY) {
       if (threadIdx.x == 0) {
         i64 column;
         const u32 bytes = ahead.block_groups(0, column) * sizeof(Loaded);
@@ -74,25 +74,27 @@ template <class Source, class Tile, int HOW> struct NextRow {
 
   template <bool IS_AS_READ>
   __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk,
-                                       RowChunk<Source, Tile, IS_AS_READ>& held) {
+                                       RowChunk<Source, Tile, IS_AS_READ>& cached) {
     if constexpr (HOW != NOT_AHEAD) {
-      auto&& read = held.template reading<Source>();
+      auto&& read = cached.template reading<Source>();
       if constexpr (HOW == BY_THREADS) cp_async_wait<0>();
-      if constexpr (HOW == BY_COPY_ENGINE) {
+      if constexpr (HOW == BY_BULK_COPY) {
         mbarrier_wait(barrier(), parity);
         parity ^= 1;
       }
       walk.each_whole(0, [&](auto group, i64) {
-        Source::template fetch<group.SIZE>(place(group.item), read.in[group]);
+        Source::template fetch<group.SIZE>(at(group.item), read.in[group]);
       });
       walk.each_single(0, [&](auto group, i64) { read.in[group] = singles[group.item]; });
-      held.take(args, walk, 0, read);
+      cached.take(args, walk, 0, read);
     } else {
-      held.load(args, walk, 0);
+      cached.load(args, walk, 0);
     }
   }
 
  private:
-  __device__ __forceinline__ Loaded& place(int item) const { return first[item * Tile::BLOCK_SIZE + threadIdx.x]; }
-  __device__ __forceinline__ u32 barrier() const { return shared_address(first + Tile::HELD * Tile::BLOCK_SIZE); }
+  __device__ __forceinline__ Loaded& at(int item) const { return first[item * Tile::BLOCK_SIZE + threadIdx.x]; }
+  __device__ __forceinline__ u32 barrier() const {
+    return shared_address(first + Tile::THREAD_GROUPS * Tile::BLOCK_SIZE);
+  }
 };

@@ -1,15 +1,16 @@
-// Chunks: what a thread holds of its rows (rows.cuh) in registers, read by one functor and handed to another.
+// Chunks: the elements of its rows (rows.cuh) that a thread caches in registers, read by one functor and passed to
+// another.
 //
-// A chunk of a narrow type may be held AS_READ, and converted whenever it is used: a multiprocessor then has registers
-// for more rows, some of which are read while others join their statistics.
+// A chunk of a narrow type may be cached AS_READ, unconverted, and converted at each use. A multiprocessor then has
+// registers for more rows, some of which are read while others reduce their statistics.
 
 #pragma once
 
 #include "include/rows/rows.cuh"
 
-// Something for each of a thread's groups of a chunk.
+// An array with one entry for each of a thread's groups of a chunk.
 template <class Tile, class Whole, class Single> struct OfGroups {
-  alignas(16) Whole whole[Tile::HELD];
+  alignas(16) Whole whole[Tile::THREAD_GROUPS];
   Single single[Tile::SINGLES > 0 ? Tile::SINGLES : 1];
 
   template <class Group> __device__ __forceinline__ auto& operator[](Group group) {
@@ -22,19 +23,19 @@ template <class Tile, class Whole, class Single> struct OfGroups {
   }
 };
 
-// What a functor reads of a chunk; all loads before the first use.
+// The operands that a functor reads for a chunk; all loads are issued before the first use.
 template <class Source, class Tile> struct ReadChunk {
   typedef typename Source::template Loaded<Tile::VECTOR_SIZE> Loaded;
 
-  static constexpr int WORDS = sizeof(Loaded) / 4;  // of a group: narrower ones are not worth it
+  static constexpr int WORDS = sizeof(Loaded) / 4;  // of a group; 0 for groups narrower than a word
 
   OfGroups<Tile, Loaded, typename Source::template Loaded<1>> in = {};
 
-  // Makes what was read something else to the compiler before it is used once more: otherwise the converted elements
-  // would stay in registers.
+  // Hides from the compiler that the registers still hold what was read. It would otherwise keep converted elements in
+  // further registers for the next use.
   __device__ __forceinline__ void renew() {
 #pragma unroll
-    for (int i = 0; i < Tile::HELD; ++i) {
+    for (int i = 0; i < Tile::THREAD_GROUPS; ++i) {
 #pragma unroll
       for (int k = 0; k < WORDS; ++k) asm volatile("" : "+r"(reinterpret_cast<u32*>(in.whole + i)[k]));
     }
@@ -51,7 +52,7 @@ template <class Source, class Tile> struct ReadChunk {
   }
 };
 
-// A chunk of the values that a functor hands back. What does not exist is 0.
+// A chunk of values that a functor returns; those of groups that do not exist are 0.
 template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
   typedef typename Source::Result Value;
 
@@ -63,7 +64,7 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
     take(args, walk, chunk, read);
   }
 
-  // Where a functor with the same values reads to, and what becomes of it.
+  // `reading` gives the operands for a functor with the same values to read into; `take` converts what it has read.
   template <class Same> __device__ __forceinline__ ReadChunk<Same, Tile> reading() const { return {}; }
   template <class Same>
   __device__ __forceinline__ void take(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
@@ -75,7 +76,7 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
     });
   }
 
-  // Called before all items are used once more.
+  // To be called before each further pass over the chunk.
   __device__ __forceinline__ void begin_pass() {}
 
   template <class Group>
@@ -84,7 +85,7 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
     for (int v = 0; v < Group::SIZE; ++v) of_group[v] = values[group][v];
   }
 
-  // Keeps what was made of a group in its place.
+  // Replaces the values of a group.
   template <class Group>
   __device__ __forceinline__ void replace(Group group, const Value (&of_group)[Group::SIZE]) {
 #pragma unroll
@@ -92,7 +93,7 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
   }
 };
 
-// A chunk AS_READ, of a functor that hands back the elements of one tensor.
+// A chunk AS_READ: the unconverted elements of the one tensor that a functor reads.
 template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
   typedef typename Source::Result Value;
   ReadChunk<Source, Tile> read;
@@ -117,14 +118,14 @@ template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
   }
 };
 
-// A chunk of values handed to a functor that stores: `make(group, values)` gives those of a group. Rows side by side
-// leave registers for what the functor reads besides: of several groups before the first use, unless that is much.
+// Passes a chunk of values to a functor that stores: `make(group, values)` computes those of a group. If rows lie side
+// by side, the functor's other operands of AHEAD groups are loaded before the first use, unless they are wide.
 template <class Target, class Value, class Tile, class Make>
 __device__ __forceinline__ void store_chunk(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                             Make make) {
   constexpr int V = Tile::VECTOR_SIZE;
   typedef typename Target::template Loaded<V> Loaded;
-  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || sizeof(Loaded) == 1 || Tile::HELD == 1 ? 1 : 2;
+  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || sizeof(Loaded) == 1 || Tile::THREAD_GROUPS == 1 ? 1 : 2;
   if constexpr (AHEAD == 1) {
     walk.each(chunk, [&](auto group, i64 column) {
       Value values[group.SIZE];
@@ -133,17 +134,17 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
     });
   } else {
 #pragma unroll
-    for (int first = 0; first < Tile::HELD; first += AHEAD) {
+    for (int first = 0; first < Tile::THREAD_GROUPS; first += AHEAD) {
       i64 column;
       Loaded in[AHEAD];
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (first + i >= Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
+        if (first + i >= Tile::THREAD_GROUPS || !walk.locate(walk.group(chunk, first + i), column)) continue;
         Target::template load<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i]);
       }
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (first + i >= Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
+        if (first + i >= Tile::THREAD_GROUPS || !walk.locate(walk.group(chunk, first + i), column)) continue;
         Value values[V];
         make(RowGroup<V, false>{first + i}, values);
         Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values);
@@ -152,11 +153,11 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
   }
 }
 
-// A chunk of values handed to a functor that stores, as by `store_chunk`; what the functor reads besides is asked for
-// AHEAD groups before it is used, of the first ones when this begins. With 0 each group asks for its own.
+// Stores a chunk like `store_chunk`, with the functor's other operands prefetched AHEAD groups early, those of the
+// first groups by the constructor. With AHEAD = 0 each group loads its own.
 template <class Target, class Tile, int AHEAD> struct StoredChunk {
   static constexpr int V = Tile::VECTOR_SIZE;
-  static_assert(!Tile::SKEWED, "of whole groups");
+  static_assert(!Tile::SKEWED, "only whole groups are prefetched");
 
   typename Target::template Loaded<V> in[AHEAD];
 
@@ -174,7 +175,7 @@ template <class Target, class Tile, int AHEAD> struct StoredChunk {
       Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[group.item % AHEAD],
                                  values);
       const int later = group.item + AHEAD;
-      if (later < Tile::HELD && walk.locate(walk.group(chunk, later), column)) load(args, walk, later, column);
+      if (later < Tile::THREAD_GROUPS && walk.locate(walk.group(chunk, later), column)) load(args, walk, later, column);
     });
   }
 

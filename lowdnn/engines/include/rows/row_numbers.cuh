@@ -1,11 +1,12 @@
-// Numbers of rows (rows.cuh), read and stored by functors over the kept axes: statistics, scales, biases, gradients.
+// Numbers with one element for each row (rows.cuh), such as statistics, scales, biases and gradients, which functors
+// over the kept axes read and store.
 
 #pragma once
 
 #include "include/optional.cuh"
 #include "include/rows/rows.cuh"
 
-// One number of each row of this thread, from a functor over the kept axes; or of ROWS joined ones together.
+// Loads one number for each row of this thread, or one for each ROWS neighbouring rows.
 template <class Source, int ROWS = 1, class Tile, class Value>
 __device__ __forceinline__ void load_of_row(const typename Source::Args& args, const RowWalk<Tile>& walk,
                                             Value (&values)[Tile::WIDTH]) {
@@ -25,7 +26,7 @@ __device__ __forceinline__ void load_of_row(const typename Source::Args& args, c
   }
 }
 
-// Stores one number of each row, or of ROWS joined ones together, by a functor over the kept axes.
+// Stores one number for each row of this thread, or one for each ROWS neighbouring rows.
 template <class Target, int ROWS = 1, class Tile, class Value>
 __device__ __forceinline__ void store_of_row(const typename Target::Args& args, const RowWalk<Tile>& walk,
                                              const Value (&values)[Tile::WIDTH]) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ void store_of_row(const typename Target::Args& args, 
   }
 }
 
-// Load and store the value of one of the thread's WIDTH rows; ROWS as above.
+// Load and store the number of one of the thread's WIDTH rows, ROWS as above.
 template <class Source, class Tile, class Value>
 __device__ __forceinline__ void load_of_one_row(const typename Source::Args& args, const RowWalk<Tile>& walk, int row,
                                                 Value& value) {
@@ -64,8 +65,8 @@ __device__ __forceinline__ void store_of_one_row(const typename Target::Args& ar
   if (number % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), number / ROWS, 1, one);
 }
 
-// Loads the numbers where a kernel may be without them (include/optional.cuh). p: Params that inherit the functor's
-// ArgsOf. Values stay as they are where none is there.
+// Load and store the numbers that a kernel may be without (include/optional.cuh); p: Params that inherit the functor's
+// ArgsOf. Without them nothing is stored, and loads leave `values` unchanged.
 template <class Source, bool IS_THERE, int ROWS = 1, class Params, class Tile, class Value>
 __device__ __forceinline__ void load_number(const Params& p, const RowWalk<Tile>& walk, Value (&values)[Tile::WIDTH]) {
   if constexpr (IS_THERE) load_of_row<Source, ROWS>(args_of<Source>(p), walk, values);
@@ -76,7 +77,7 @@ __device__ __forceinline__ void store_number(const Params& p, const RowWalk<Tile
   if constexpr (IS_THERE) store_of_row<Target, ROWS>(args_of<Target>(p), walk, values);
 }
 
-// The number of one of the thread's WIDTH rows.
+// Load and store the number of one of the thread's WIDTH rows that a kernel may be without.
 template <class Source, bool IS_THERE, class Params, class Tile, class Value>
 __device__ __forceinline__ void load_one_number(const Params& p, const RowWalk<Tile>& walk, int row, Value& value) {
   if constexpr (IS_THERE) load_of_one_row<Source>(args_of<Source>(p), walk, row, value);

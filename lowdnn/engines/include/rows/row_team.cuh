@@ -1,8 +1,8 @@
-// Teams: how the threads that own a row (rows.cuh) join what each of them has of it.
+// Teams: the reductions among the threads that own a row (rows.cuh).
 //
-// Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
-// one after the other, many blocks in a few interleaved parts; joined rows one after the other, block by block. Where
-// SIDE does not divide a warp, members of a team take the place of warps. It depends on the parameters only.
+// Order of summation: a thread's own elements in order, the lanes of a warp as a tree, then the warps and the blocks in
+// order. Many blocks are in a few interleaved parts. The rows of a normalisation group are in order, block by block. If
+// SIDE does not divide a warp, members of a team take the place of warps. The order depends only on the parameters.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "include/rows/rows.cuh"
 #include "include/ptx/warpgroup.cuh"
 
-// Numbers that are joined one by one: `joined` of a thread with another's.
+// An operator that joins arrays number by number: `joined` of a thread with another thread's.
 template <class Operator> struct OneByOne {
   template <class T, int COUNT> static __device__ __forceinline__ void join_all(T (&joined)[COUNT],
                                                                                const T (&others)[COUNT]) {
@@ -26,58 +26,62 @@ struct Largest : OneByOne<Largest> {
   template <class T> static __device__ __forceinline__ T join(T a, T b) { return maximum(a, b); }
 };
 
-// Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once. An operator has
-// join_all for a thread's numbers; without BY_NUMBER these need not be joined one by one.
-// TELLS: whether blocks of a cluster tell each other few numbers, or read them. On an H200, with the next row on its way,
-// gradients of softmax took 9 to 29 % longer when they told each other; softmax forward took 8 % less.
-// HAS_ROLES: whether the threads are those of one role (row_roles.cuh), which meet without the others', and join what is
-// not of neighbours in a RowMeeting; each role has a Shared of its own.
-template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = false> struct RowTeam {
+// Reduces numbers over the threads of a team, at most MOST at once; each thread gets the result. An operator has
+// join_all for the numbers of a thread; without BY_NUMBER these may depend on each other.
+//
+// POSTS: whether blocks of a cluster write few numbers into each other's shared memory; otherwise they read them there.
+// On an H200, while the next row was prefetched, posting took 9 to 29 % longer in gradients of softmax, and 8 % less in
+// softmax.
+// HAS_ROLES: whether the threads are those of one role (row_roles.cuh). They then have barriers and a Shared of their
+// own, and only `neighbours` reduces by this object; the rest goes through a RowExchange.
+template <class Tile_, class T, int MOST, bool POSTS = true, bool HAS_ROLES = false> struct RowTeam {
   typedef Tile_ Tile;
   typedef T Number;
 
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WIDTH = Tile::WIDTH;
   static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
   static constexpr bool IN_LANES = WARP_SIZE % Tile::SIDE_SIZE == 0;
-  static constexpr bool MEETS = SPAN > WARP_SIZE || Tile::BLOCKS > 1;  // its lanes of a warp are not all
-  static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // of a team, with numbers each
-  // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
+  static constexpr bool HAS_BARRIER = SPAN > WARP_SIZE || Tile::BLOCKS > 1;  // whether it needs a barrier
+  static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // of a team: warps or members
+  // Whether each of many numbers is reduced by one thread, which shares the result; few are reduced by every thread
+  // itself.
   static constexpr bool BY_NUMBER = Tile::IN_GRID || !IN_LANES || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
-  static constexpr bool IS_TOLD = TELLS && !BY_NUMBER && Tile::CLUSTER_BLOCKS > 1;
-  static constexpr bool PULLS = !IS_TOLD && Tile::CLUSTER_BLOCKS > 1;
+  static constexpr bool IS_POSTED = POSTS && !BY_NUMBER && Tile::CLUSTER_BLOCKS > 1;
+  static constexpr bool PULLS = !IS_POSTED && Tile::CLUSTER_BLOCKS > 1;
   static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
-  static constexpr int AT_ONCE = 16;  // of a number, loads on their way
-  static constexpr int FEW_SLOTS = 4;  // whose barriers the compiler knows
-  // Rows of a block, where some are joined with another thread's; and what they become.
-  static constexpr int ROWS = WIDTH % Tile::JOINED_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
-  static constexpr int GROUPS = Tile::APART > 1 ? 0 : ROWS / Tile::JOINED_ROWS;
+  static constexpr int AT_ONCE = 16;   // loads of a number in flight
+  static constexpr int FEW_SLOTS = 4;  // slots at most whose barriers have constant numbers
+  // Rows of a block whose normalisation groups have rows of several threads, and the number of these groups.
+  static constexpr int ROWS = WIDTH % Tile::GROUP_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
+  static constexpr int GROUPS = Tile::GROUP_BLOCKS > 1 ? 0 : ROWS / Tile::GROUP_ROWS;
 
   struct Shared {
-    // Numbers joined one by one have one area: all threads have read it when the results are there.
+    // One buffer suffices for BY_NUMBER: when the results are there, all threads have read it.
     T parts[BY_NUMBER ? 1 : 2][HAS_ROLES ? 1 : MOST]
            [HAS_ROLES ? 1 : BY_NUMBER ? PARTS : SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE];
     T blocks[2][PULLS ? NUMBERS : 1];
-    T told[2][IS_TOLD ? Tile::CLUSTER_BLOCKS : 1][IS_TOLD ? NUMBERS : 1];
+    T mailboxes[2][IS_POSTED ? Tile::CLUSTER_BLOCKS : 1][IS_POSTED ? NUMBERS : 1];
     T shares[HAS_ROLES || !BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
     T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[GROUPS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
 
   Shared& shared;
-  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
-  // Two areas in turn, of each kind: what was read last time may still be read.
-  int turn = 0;
-  u32 meetings = 0;  // of blocks, whose turns these are
+  T* const partials;  // in device memory, for a cooperative grid: NUMBERS for each block
+  // Each area has two buffers, used alternately, since the last one may still be read.
+  int buffer = 0;
+  u32 cluster_barriers = 0;  // so far; cluster or grid barriers
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
-    if constexpr (IS_TOLD) cluster_arrive();
+    if constexpr (IS_POSTED) cluster_arrive();
   }
 
-  // Joins the values of all; in a cooperative grid once in a launch, as there is one area of partial results.
+  // Reduces over all threads that share a row; in a cooperative grid once in a launch, as `partials` has one buffer.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
     join<Operator, Tile::BLOCKS>(values);
   }
 
-  // Joins in two steps: first the team's lanes in a warp, for which nothing waits, then the rest. Without BY_NUMBER.
+  // Reduce in two steps, without BY_NUMBER: first over the team's lanes in a warp, which needs no barrier, then the
+  // rest.
   template <class Operator, int COUNT> __device__ __forceinline__ void all_of_lanes(T (&values)[COUNT]) {
     join_lanes<Operator>(values);
   }
@@ -85,37 +89,38 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     join_beyond_lanes<Operator, Tile::BLOCKS>(values);
   }
 
-  // Joins the values of the team's threads in this block alone.
+  // Reduces over the team's threads in this block alone.
   template <class Operator, int COUNT> __device__ __forceinline__ void all_of_block(T (&values)[COUNT]) {
     join<Operator, 1>(values);
   }
 
-  // Joins those of joined rows, when each row has its own: WIDTH of one number, then those of the next.
+  // Reduces over the rows of a normalisation group, when each row has its own result: WIDTH of one number, then of the
+  // next.
   template <class Operator, int COUNT> __device__ __forceinline__ void neighbours(T (&values)[COUNT]) {
-    if constexpr (Tile::APART > 1) {
-      join_apart<Operator>(values);
+    if constexpr (Tile::GROUP_BLOCKS > 1) {
+      join_across_cluster<Operator>(values);
     } else if constexpr (ROWS > 0) {
       join_in_block<Operator>(values);
-    } else if constexpr (Tile::JOINED_ROWS > 1) {
+    } else if constexpr (Tile::GROUP_ROWS > 1) {
 #pragma unroll
-      for (int first = 0; first < COUNT; first += Tile::JOINED_ROWS) {
+      for (int first = 0; first < COUNT; first += Tile::GROUP_ROWS) {
 #pragma unroll
-        for (int k = 1; k < Tile::JOINED_ROWS; ++k) values[first] = Operator::join(values[first], values[first + k]);
+        for (int k = 1; k < Tile::GROUP_ROWS; ++k) values[first] = Operator::join(values[first], values[first + k]);
 #pragma unroll
-        for (int k = 1; k < Tile::JOINED_ROWS; ++k) values[first + k] = values[first];
+        for (int k = 1; k < Tile::GROUP_ROWS; ++k) values[first + k] = values[first];
       }
     }
   }
 
-  // At the kernel's end: no block may leave while another reads its memory.
+  // To be called at the kernel's end: no block may exit while another accesses its shared memory.
   __device__ __forceinline__ void leave() const {
     if constexpr (PULLS) cluster_sync();
-    else begin_telling();
+    else begin_posting();
   }
 
-  // The steps of a meeting, for those that meet in other ways, too (row_exchange.cuh).
+  // The steps of a reduction, which row_exchange.cuh uses too.
 
-  // Joins the values of the team's lanes in a warp.
+  // Reduces over the team's lanes in a warp.
   template <class Operator, int COUNT> static __device__ __forceinline__ void join_lanes(T (&values)[COUNT]) {
 #pragma unroll
     for (int offset = Tile::SIDE_SIZE; IN_LANES && offset < WARP_SIZE && offset < SPAN; offset *= 2) {
@@ -126,7 +131,7 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     }
   }
 
-  // The parts' numbers.
+  // Writes each part's numbers into shared memory.
   template <class Area, int COUNT>
   static __device__ __forceinline__ void publish_in(Area& parts, const T (&values)[COUNT]) {
     constexpr int PART_SIZE = IN_LANES ? WARP_SIZE : Tile::SIDE_SIZE;
@@ -136,7 +141,8 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     for (int k = 0; k < COUNT; ++k) parts[k][part][side] = values[k];
   }
 
-  // What `first`, `first` + STEP, ... of COUNT have of a number; `take` asks for as many at once as there is room for.
+  // Reduces a number over the sources `first`, `first` + STEP, ... below COUNT. `take(several, first, step)` loads the
+  // next few of them, at most AT_ONCE.
   template <class Operator, int COUNT, int STEP = 1, class Take>
   static __device__ __forceinline__ T joined_of(int first, Take take) {
     constexpr int ALL = (COUNT + STEP - 1) / STEP, AT_A_TIME = ALL < AT_ONCE ? ALL : AT_ONCE;
@@ -161,10 +167,10 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
   }
 
  private:
-  // At the latest when there is something to tell: a block has no memory before it begins.
-  __device__ __forceinline__ void begin_telling() const {
-    if constexpr (IS_TOLD) {
-      if (meetings == 0) cluster_wait();
+  // Waits for the cluster's blocks to have begun, before the first post: until then a block has no shared memory.
+  __device__ __forceinline__ void begin_posting() const {
+    if constexpr (IS_POSTED) {
+      if (cluster_barriers == 0) cluster_wait();
     }
   }
 
@@ -182,37 +188,37 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
       if constexpr (SPAN > WARP_SIZE) join_warps<Operator>(values);
       if constexpr (BLOCKS > 1) join_blocks<Operator>(values);
     }
-    turn ^= 1;
-    if constexpr (BLOCKS > 1) ++meetings;
+    buffer ^= 1;
+    if constexpr (BLOCKS > 1) ++cluster_barriers;
   }
 
-  // The parts' numbers into shared memory.
+  // Publishes the parts' numbers to the team.
   template <int COUNT> __device__ __forceinline__ void publish(const T (&values)[COUNT]) {
     publish_in(area(), values);
-    meet();
+    team_barrier();
   }
 
-  // The threads of a team; those of a block do not wait for each other.
-  static __device__ __forceinline__ void meet() {
-    if constexpr (Tile::SLOTS == 1) meet_block();
-    else if constexpr (Tile::SLOTS <= FEW_SLOTS) meet_slot<Tile::SLOTS>();
+  // A barrier of the threads of a team; the teams of a block do not wait for each other.
+  static __device__ __forceinline__ void team_barrier() {
+    if constexpr (Tile::SLOTS == 1) block_barrier();
+    else if constexpr (Tile::SLOTS <= FEW_SLOTS) slot_barrier<Tile::SLOTS>();
     else named_barrier(1 + threadIdx.x / SPAN, SPAN);
   }
 
-  // The threads of a block; of one role, where there are several.
-  static __device__ __forceinline__ void meet_block() {
+  // A barrier of the threads of a block or, with HAS_ROLES, of one role.
+  static __device__ __forceinline__ void block_barrier() {
     if constexpr (HAS_ROLES) named_barrier(1 + threadIdx.y, Tile::BLOCK_SIZE);
     else __syncthreads();
   }
 
-  // A block takes all sixteen barriers where the compiler does not know which it uses, and a multiprocessor has room
-  // for few such blocks: layer norms of rows of 1024 in teams of two warps took 112 us instead of 75 on an H200.
-  template <int COUNT> static __device__ __forceinline__ void meet_slot() {
+  // A block reserves all sixteen barriers if the compiler does not know which it uses, and few such blocks fit a
+  // multiprocessor. On an H200, layer norms of rows of 1024 in teams of two warps took 112 us instead of 75.
+  template <int COUNT> static __device__ __forceinline__ void slot_barrier() {
     if (COUNT == 1 || threadIdx.x / SPAN == COUNT - 1) named_barrier(COUNT, SPAN);
-    else if constexpr (COUNT > 1) meet_slot<COUNT - 1>();
+    else if constexpr (COUNT > 1) slot_barrier<COUNT - 1>();
   }
 
-  __device__ __forceinline__ auto& area() const { return shared.parts[BY_NUMBER ? 0 : turn]; }
+  __device__ __forceinline__ auto& area() const { return shared.parts[BY_NUMBER ? 0 : buffer]; }
 
   template <class Operator, int COUNT> __device__ __forceinline__ void join_warps(T (&values)[COUNT]) {
     publish(values);
@@ -227,19 +233,20 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     }
   }
 
-  // Each block tells all of the cluster, and what it is told lies there when they have met; or each reads the others'.
+  // Reduces over the blocks of a cluster, after whose barrier each block's numbers lie in every block's mailboxes, or
+  // are read from their owner.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
     const int side = threadIdx.x % Tile::SIDE_SIZE;
-    if constexpr (IS_TOLD) {
-      begin_telling();
+    if constexpr (IS_POSTED) {
+      begin_posting();
       for (u32 block = threadIdx.x / Tile::SIDE_SIZE; block < Tile::BLOCKS; block += Tile::TEAM_SIZE) {
 #pragma unroll
-        for (int k = 0; k < COUNT; ++k) tell(block, side * MOST + k, values[k]);
+        for (int k = 0; k < COUNT; ++k) post(block, side * MOST + k, values[k]);
       }
       cluster_sync();
-      join_told<Operator, Tile::BLOCKS>(side * MOST, values);
+      join_posted<Operator, Tile::BLOCKS>(side * MOST, values);
     } else {
-      T* const own = shared.blocks[turn_of_blocks()] + side * MOST;
+      T* const own = shared.blocks[cluster_buffer()] + side * MOST;
       if (threadIdx.x < Tile::SIDE_SIZE) {
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) own[k] = values[k];
@@ -255,76 +262,76 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     }
   }
 
-  __device__ __forceinline__ void tell(u32 block, int number, T value) const {
-    store_of_block(shared.told[turn_of_blocks()][cluster_rank()] + number, block, value);
+  __device__ __forceinline__ void post(u32 block, int number, T value) const {
+    store_of_block(shared.mailboxes[cluster_buffer()][cluster_rank()] + number, block, value);
   }
 
-  __device__ __forceinline__ int turn_of_blocks() const { return int(meetings % 2); }
+  __device__ __forceinline__ int cluster_buffer() const { return int(cluster_barriers % 2); }
 
-  // What the blocks of the cluster have told of numbers one after the other.
+  // Reduces consecutive numbers that the blocks of the cluster have posted.
   template <class Operator, int BLOCKS, int COUNT>
-  __device__ __forceinline__ void join_told(int first, T (&values)[COUNT]) const {
+  __device__ __forceinline__ void join_posted(int first, T (&values)[COUNT]) const {
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
       T others[COUNT];
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) {
-        (block == 0 ? values : others)[k] = shared.told[turn_of_blocks()][block][first + k];
+        (block == 0 ? values : others)[k] = shared.mailboxes[cluster_buffer()][block][first + k];
       }
       if (block > 0) Operator::join_all(values, others);
     }
   }
 
-  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, the blocks' are joined.
+  // Reduces with a thread for each number: first over the block's parts, then, after a barrier, over the blocks.
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT;
     publish(values);
-    T* const in_cluster = BLOCKS == 1 ? shared.shares : shared.blocks[turn_of_blocks()];
-    T* const own = BLOCKS > 1 && Tile::IN_GRID ? place_of_block<OWN>() : in_cluster;
+    T* const in_cluster = BLOCKS == 1 ? shared.shares : shared.blocks[cluster_buffer()];
+    T* const own = BLOCKS > 1 && Tile::IN_GRID ? partials_of_block<OWN>() : in_cluster;
     join_parts<Operator, COUNT>([&](int number, T value) { own[number] = value; });
     if constexpr (BLOCKS > 1) {
       if constexpr (Tile::IN_GRID) grid_sync();
       else cluster_sync();
-      join_told_numbers<Operator, BLOCKS>(values, [&](auto& several, int first, int step, int number) {
-        take_several<BLOCKS>(several, first, step, [&](int block) { return told_by<OWN>(block, number); });
+      join_numbers_of_blocks<Operator, BLOCKS>(values, [&](auto& several, int first, int step, int number) {
+        take_several<BLOCKS>(several, first, step, [&](int block) { return number_of_block<OWN>(block, number); });
       });
     } else {
-      meet_block();
+      block_barrier();
       take_shares(values);
     }
   }
 
-  // The block's numbers, from those of its parts.
-  template <class Operator, int COUNT, class Tell> __device__ __forceinline__ void join_parts(Tell tell) const {
+  // Reduces each of the block's numbers over its parts, and hands it to `post(number, value)`.
+  template <class Operator, int COUNT, class Tell> __device__ __forceinline__ void join_parts(Tell post) const {
     for (int number = threadIdx.x; number < Tile::SIDE_SIZE * COUNT; number += Tile::BLOCK_SIZE) {
       const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
-      tell(number, joined_of<Operator, PARTS>(0, [&](auto& several, int first, int step) {
+      post(number, joined_of<Operator, PARTS>(0, [&](auto& several, int first, int step) {
              take_several<PARTS>(several, first, step, [&](int part) { return area()[k][part][side]; });
            }));
     }
   }
 
-  // A thread for each number joins those of the blocks that share the rows, or several do, each of as many as it can ask
-  // for at once.
+  // Reduces each number over the blocks that share the rows, by one thread or by several, each of which takes about as
+  // many blocks as it can load at once.
   template <class Operator, int BLOCKS, int COUNT, class Take>
-  __device__ __forceinline__ void join_told_numbers(T (&values)[COUNT], Take take) const {
+  __device__ __forceinline__ void join_numbers_of_blocks(T (&values)[COUNT], Take take) const {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
     constexpr int WANTED_SHARES = (BLOCKS + AT_ONCE - 1) / AT_ONCE;
     constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
-    for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
-      const int share = SHARES == 1 ? 0 : place / OWN;
-      shared.shares[place] = joined_of<Operator, BLOCKS, SHARES>(
-          share, [&](auto& several, int first, int step) { take(several, first, step, place % OWN); });
+    for (int entry = threadIdx.x; entry < SHARES * OWN; entry += Tile::BLOCK_SIZE) {
+      const int share = SHARES == 1 ? 0 : entry / OWN;
+      shared.shares[entry] = joined_of<Operator, BLOCKS, SHARES>(
+          share, [&](auto& several, int first, int step) { take(several, first, step, entry % OWN); });
     }
     if constexpr (SHARES > 1) {
-      meet_block();
+      block_barrier();
       for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
         shared.shares[number] = joined_of<Operator, SHARES>(0, [&](auto& several, int first, int step) {
           take_several<SHARES>(several, first, step, [&](int share) { return shared.shares[share * OWN + number]; });
         });
       }
     }
-    meet_block();
+    block_barrier();
     take_shares(values);
   }
 
@@ -335,29 +342,29 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     }
   }
 
-  // Joined rows of a cluster's blocks: a thread for each number of the block's rows and each block that is told, then
-  // every thread for itself.
-  template <class Operator, int COUNT> __device__ __forceinline__ void join_apart(T (&values)[COUNT]) {
+  // Reduces over the rows of a normalisation group that are spread over a cluster: a thread for each number and each
+  // block reduces over this block's rows and posts the result, then every thread reduces over the blocks.
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_across_cluster(T (&values)[COUNT]) {
     static_assert(WIDTH * Tile::SIDE_SIZE == 1, "a slot has one row");
     if (threadIdx.x % SPAN == 0) {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) shared.rows[k * ROWS + threadIdx.x / SPAN] = values[k];
     }
-    meet_block();
-    begin_telling();
-    if (threadIdx.x < COUNT * Tile::APART) {
+    block_barrier();
+    begin_posting();
+    if (threadIdx.x < COUNT * Tile::GROUP_BLOCKS) {
       const int k = threadIdx.x % COUNT;
       T joined = shared.rows[k * ROWS];
 #pragma unroll
       for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[k * ROWS + row]);
-      tell(threadIdx.x / COUNT, k, joined);
+      post(threadIdx.x / COUNT, k, joined);
     }
     cluster_sync();
-    join_told<Operator, Tile::APART>(0, values);
-    ++meetings;
+    join_posted<Operator, Tile::GROUP_BLOCKS>(0, values);
+    ++cluster_barriers;
   }
 
-  // Joined rows of several threads: a thread for each number of a group.
+  // Reduces over the rows of normalisation groups in this block, with a thread for each number of a group.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_in_block(T (&values)[COUNT]) {
     const int team = threadIdx.x / SPAN, member = threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE;
     const int first = (team * Tile::SIDE_SIZE + threadIdx.x % Tile::SIDE_SIZE) * WIDTH;
@@ -365,28 +372,28 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) shared.rows[k / WIDTH * ROWS + first + k % WIDTH] = values[k];
     }
-    meet_block();
+    block_barrier();
     for (int number = threadIdx.x; number < COUNT / WIDTH * GROUPS; number += Tile::BLOCK_SIZE) {
-      const T* const own = shared.rows + number * Tile::JOINED_ROWS;
+      const T* const own = shared.rows + number * Tile::GROUP_ROWS;
       T joined = own[0];
 #pragma unroll 16
-      for (int row = 1; row < Tile::JOINED_ROWS; ++row) joined = Operator::join(joined, own[row]);
+      for (int row = 1; row < Tile::GROUP_ROWS; ++row) joined = Operator::join(joined, own[row]);
       shared.groups[number] = joined;
     }
-    meet_block();
+    block_barrier();
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
-      values[k] = shared.groups[k / WIDTH * GROUPS + (first + k % WIDTH) / Tile::JOINED_ROWS];
+      values[k] = shared.groups[k / WIDTH * GROUPS + (first + k % WIDTH) / Tile::GROUP_ROWS];
     }
   }
 
-  template <int OWN> __device__ __forceinline__ T* place_of_block(int offset = 0) const {
+  template <int OWN> __device__ __forceinline__ T* partials_of_block(int offset = 0) const {
     return partials + (i64(blockIdx.x) + offset) * OWN;
   }
 
-  // What a block of those that share the rows has told.
-  template <int OWN> __device__ __forceinline__ T told_by(int block, int number) const {
-    if constexpr (Tile::IN_GRID) return place_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
-    return load_of_block(shared.blocks[turn_of_blocks()] + number, block);
+  // A number of one of the blocks that share the rows.
+  template <int OWN> __device__ __forceinline__ T number_of_block(int block, int number) const {
+    if constexpr (Tile::IN_GRID) return partials_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
+    return load_of_block(shared.blocks[cluster_buffer()] + number, block);
   }
 };
