@@ -35,10 +35,12 @@ def test_distances() -> None:
     assert distances({**found, "output": np.array([np.nan, 0.0])}, reference)["output"] == np.inf
 
 
-def row(own: float, real: float, spread: float) -> dict[str, Any]:
+_CONVOLUTION = "conv n=1 c=1 k=1 size=5 r=1 precision=fp16"
+
+
+def row(own: float, real: float, spread: float, text: str = _CONVOLUTION) -> dict[str, Any]:
     answer = {"errors": {"output": real}, "spread": {"output": spread}, "each": {"output": real}}
     answer |= {"each_spread": {"output": spread}, "first_s": 1.0}
-    text = "conv n=1 c=1 k=1 size=5 r=1 precision=fp16"
     other = {**answer, "errors": {"output": own}, "each": {"output": own}}
     return {"framework": "pytorch", "case": text, "real": answer, "own": other}
 
@@ -52,9 +54,14 @@ def test_verdicts(own: float, real: float, spread: float, multiple: float) -> No
     assert worst(found) == worst_one(found) == pytest.approx(multiple)
     assert has_failed(found, 2.0) == (multiple > 2)
     assert line_of(found, 2.0).startswith("ok" if multiple <= 2 else "FAIL")
-    found["own"] = {"error": "what failed"}
+    found["own"] = {"error": "out of memory"}
     assert has_failed(found, 2.0)
     assert line_of(found, 2.0).startswith("FAIL")
+
+
+def test_roundings_of_a_recurrent_network_add_up() -> None:
+    found = row(2.0**-9, 1e-9, 0.0, "lstm t=8 b=1 i=4 h=4 layers=2 precision=fp16")
+    assert worst(found) == pytest.approx(1.0)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")

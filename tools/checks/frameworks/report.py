@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 from typing import Any
 
 from tools.checks.frameworks.cases import parse
@@ -50,6 +51,12 @@ def line_of(row: Mapping[str, Any], most: float) -> str:
 
 
 def _multiples(row: Mapping[str, Any], errors: str, spread: str) -> dict[str, float]:
+    """The errors as multiples of the real library's.
+
+    A recurrent network rounds its states at each step of each layer; such roundings add up with the root of their
+    number.
+    """
     real, own = row["real"], row["own"]
-    least = ROUNDING[parse(row["framework"], row["case"]).word("precision")]
+    case = parse(row["framework"], row["case"])
+    least = ROUNDING[case.word("precision")] * sqrt(case.number("t", 1) * case.number("layers", 1))
     return {name: ratio(error, real[errors][name], real[spread][name], least) for name, error in own[errors].items()}
