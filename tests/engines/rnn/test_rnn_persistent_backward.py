@@ -41,6 +41,7 @@ TILES = {
     "four parts": (GRU, BackwardTile(8, 4, 4, 3, 2, 2, 0, 5)),
     "many columns": (LSTM, BackwardTile(64, 1, 4, 2, 4, 1, 0, 2)),
 }
+MODES = (RNNMode.LSTM, RNNMode.GRU, RNNMode.RNN_RELU, RNNMode.RNN_TANH)
 ORDERS = dict.fromkeys((*POLICIES, *ORDER_AND_RACES, "fuzz(3),late,races"))
 
 
@@ -58,6 +59,24 @@ def test_states_that_are_not_there(device: Runtime, states: str) -> None:
         check_training(device, ENGINE, rnn, DataType.HALF, without=without, lengths=(3, 2, 1, 0) * 5)
 
 
+@pytest.mark.parametrize("sample", range(4))
+def test_random_networks(device: Runtime, monkeypatch: pytest.MonkeyPatch, sample: int) -> None:
+    """Sizes, lengths and any of the tiles that fit. The networks are those of the sample, the data are drawn afresh."""
+    rng = np.random.default_rng(sample)
+    rnn = replace(
+        LSTM,
+        cell_mode=MODES[rng.integers(len(MODES))],
+        max_length=int(rng.integers(1, 5)),
+        batch_size=int(rng.integers(1, 24)),
+        hidden_size=128 * int(rng.integers(1, 3)),
+        direction_mode=DirectionMode(int(rng.integers(2))),
+    )
+    found = list(backward_tiles(rnn, SM_90A))
+    tile = found[rng.integers(len(found))]
+    lengths = tuple(int(length) for length in rng.integers(0, rnn.max_length + 1, rnn.batch_size))
+    _check(device, monkeypatch, rnn, tile, lengths)
+
+
 @pytest.mark.parametrize("policy", ORDERS)
 def test_in_any_order(kernel_cache_dir: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     """Clusters, parts, and chunks that wait for slots."""
@@ -68,12 +87,11 @@ def test_in_any_order(kernel_cache_dir: Path, monkeypatch: pytest.MonkeyPatch, p
 def test_all_clusters_are_there_at_a_time() -> None:
     """Groups grow until the clusters of all of them fit the device; what no tile fits is refused."""
     rng = np.random.default_rng(3)
-    modes = (RNNMode.LSTM, RNNMode.GRU, RNNMode.RNN_RELU)
     refused = 0
     for _ in range(100):
         rnn = replace(
             LSTM,
-            cell_mode=modes[rng.integers(3)],
+            cell_mode=MODES[rng.integers(len(MODES))],
             batch_size=int(rng.integers(1, 200)),
             hidden_size=64 * int(rng.integers(1, 33)),
         )
@@ -119,9 +137,15 @@ def test_rows_that_are_not_aligned_are_refused(port: str) -> None:
     assert f"{port}: expected an alignment of 16 bytes, got 8" in str(refusal)
 
 
-def _check(runtime: Runtime, monkeypatch: pytest.MonkeyPatch, rnn: Rnn, tile: BackwardTile) -> None:
+def _check(
+    runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    rnn: Rnn,
+    tile: BackwardTile,
+    lengths: tuple[int, ...] | None = None,
+) -> None:
     monkeypatch.setattr("lowdnn.engines.rnn.persistent.backward_tiles", lambda *_: iter([tile]))
-    lengths = tuple(3 - i % 4 for i in range(rnn.batch_size))
+    lengths = lengths or tuple(3 - i % 4 for i in range(rnn.batch_size))
     plan = check_training(runtime, ENGINE, rnn, DataType.BFLOAT16, lengths=lengths)[-1]
     form = f"_{tile.columns}p{tile.parts}x{tile.chunks}x{tile.cluster}_w{tile.warpgroups}r{tile.register_chunks}"
     assert f"{form}s{tile.slots}_" in _kernel(plan)

@@ -65,6 +65,11 @@ def _fault(bench, policy, **parts):
     return caught.value.report
 
 
+@pytest.mark.parametrize("end", [BARRIER, RELAXED])
+def test_blocks_without_a_cluster_meet_alone(bench, end):
+    bench.run(bench.ptx(f"{end} ret;"), "k", 2, 64, bench.empty(4), races=True)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("use", USES)
 def test_a_use_that_nothing_ends_is_reported(bench, policy, use):

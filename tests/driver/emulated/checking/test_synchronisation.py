@@ -127,18 +127,21 @@ def _message(bench, send, receive, seen):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize(("send", "receive", "seen"), ORDERED)
-def test_release_and_acquire_order_blocks(bench, policy, send, receive, seen):
+def test_release_and_acquire_order_blocks(bench, policy, cluster, send, receive, seen):
+    """Those of one cluster, too."""
     module, out = _message(bench, send, receive, seen)
-    bench.run(module, "k", 2, 1, out, races=True, policy=policy, cooperative=True)
+    bench.run(module, "k", 2, 1, out, races=True, policy=policy, cooperative=True, cluster=cluster)
     assert bench.get(out, 3, np.uint32).tolist() == [42, 1, 42]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize(("send", "receive", "seen"), UNORDERED)
-def test_half_a_pattern_orders_nothing(bench, policy, send, receive, seen):
+def test_half_a_pattern_orders_nothing(bench, policy, cluster, send, receive, seen):
     module, out = _message(bench, send, receive, seen)
-    report = _fault(bench, module, 2, 1, out, policy=policy, cooperative=True)
+    report = _fault(bench, module, 2, 1, out, policy=policy, cooperative=True, cluster=cluster)
     assert report.kind is FaultKind.DATA_RACE
     assert report.buffer == "out"
 
