@@ -31,7 +31,7 @@ _FEWEST_SLOTS = 4
 #: Registers of a thread that a chunk of weights takes, and a pair of units with its values (an estimate).
 _CHUNK_REGISTERS, _PAIR_REGISTERS = 18, 18
 #: Registers of a thread that neither weights nor sums take (so that no assembled kernel spills).
-_OTHER_REGISTERS = 72
+_OTHER_REGISTERS = 92
 #: Seconds from the gradients of a block to their first chunk in another one (measured on an H200, as all of these).
 _EXCHANGE_S = 1.7e-6
 #: Seconds of a product with a chunk of k: of any, and for each column of a warpgroup.
