@@ -4,24 +4,24 @@
 // Blocks: a group of blocks computes PARTS * COLUMNS sequences in one direction. The CLUSTER blocks of a cluster compute
 // ROWS units, a part of k each, and then the cells of UNITS units each. A block is blockIdx.x = ((direction * groups +
 // group) * clusters of a group + cluster) * CLUSTER + rank.
-// Parts: the sequences of a group in PARTS turns of each step. While the gate gradients of one part are under way, the
-// others are multiplied.
-// Product: transposed weights of ROWS units (m), the gate gradients of the next step of COLUMNS sequences (n), k the
-// block's CHUNKS * 64 elements, on tensor cores with wgmma. Chunk c of k is gate c % GATES of units c / GATES * 64 on;
-// block `rank` has those from rank * CHUNKS on. Each warpgroup multiplies 64 rows, of whose chunks of weights the first
+// Parts: a step takes the sequences of a group in PARTS turns. While the gate gradients of one part are under way, those
+// of the others are multiplied.
+// Product: wgmma multiplies the transposed weights of ROWS units (m) with the gate gradients of the next step of COLUMNS
+// sequences (n) over CHUNKS * 64 elements of k. Chunk c of k is gate c % GATES of units c / GATES * 64 on; block `rank`
+// has those from rank * CHUNKS on. Each warpgroup multiplies 64 rows, of whose chunks of weights the first
 // REGISTER_CHUNKS lie in registers, the others in shared memory.
 // Sum: a warp has 16 rows, which one block of the cluster finishes. It sends its accumulators there, and that block adds
 // up those of all blocks in the order of their ranks.
 // Exchange: gate gradients go from block to block through `exchange`, [direction][group][part][HISTORY][chunk][column] of
-// 128 bytes in the swizzle that wgmma reads, those of a step in the place of those HISTORY steps before: a block that
-// sends sums knows from its cluster that all gradients of two steps before have come, whose writers had multiplied those
-// of the step before that. Writers count in `arrivals`, [direction][group][part][32], at their 64 units.
+// 128 bytes in the swizzle that wgmma reads. Step s takes the place of step s - HISTORY: before a block writes there, the
+// barriers of its cluster have told it that all blocks have read that step. Writers count in `arrivals`,
+// [direction][group][part][32], at their 64 units.
 // Roles: WARPGROUPS warpgroups multiply and compute cells. Of one more warpgroup a warp copies gradients to a ring of
 // SLOTS chunks, and WRITERS warps write the block's own to `exchange` and to the layer, so that the others need not wait
 // for stores.
 // Shared memory (dynamic): weights [warpgroup][chunk] and ring [slot] in swizzled rows of 128 bytes, sums
 // [rank][warp][8 columns][lane], new gradients [block of gates][column][unit], barriers.
-// Gates and their gradients begin at multiples of 16 bytes, cells too.
+// Alignment: gates, their gradients and cells begin at multiples of 16 bytes.
 // Launch: cooperative, clusters of (CLUSTER, 1, 1), (WARPGROUPS + 1) * 128 threads, a block for each multiprocessor at
 // most.
 // Macros: TYPE, COLUMNS (a multiple of 8), PARTS, CHUNKS, CLUSTER, WARPGROUPS, REGISTER_CHUNKS, SLOTS, REGISTERS of a
