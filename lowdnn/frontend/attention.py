@@ -96,8 +96,9 @@ class AttentionMethods(GraphBuilder):
         2^(-8 (h + 1) / P) where h < P, otherwise 2^(-4 (2 (h - P) + 1) / P).
         block_mask: a UINT8 tensor (B, H, ceil(S_q / 128), ceil(ceil(S_kv / 128) / 8)); bit t % 8 of byte t / 8 says
         whether 128 queries see the t-th 128 keys.
-        use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; in the place of
-        either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before each batch.
+        use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; both are needed.
+        In the place of either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before
+        each batch.
         paged_attention_k_table, paged_attention_v_table: (B, 1, pages of a sequence, 1) in INT32; k, v are then pages
         (pages, H_k, rows of a page, D) of a cache, a power of two of rows each, and need seq_len_kv.
         paged_attention_max_seq_len_kv: S_kv; by default as many rows as the pages of a sequence have.

@@ -128,7 +128,9 @@ def lengths_of(
     if not is_padded and score_mod.value is not None:
         return None
     if is_padded != (queries is not None and keys is not None):
-        raise BadParamError.at(where, expected="True with seq_len_q and seq_len_kv, False without", got=is_padded)
+        given = [name for name, lengths in (("seq_len_q", queries), ("seq_len_kv", keys)) if lengths is not None]
+        got = f"{is_padded} with {' and '.join(given) or 'neither'}"
+        raise BadParamError.at(where, expected="True with seq_len_q and seq_len_kv, False without", got=got)
     return None if queries is None or keys is None else (queries, keys)
 
 

@@ -38,8 +38,8 @@ def from_numpy(
     """A device tensor with the shape and the values of ``array``.
 
     data_type: the device tensor's; by default the array's own. Values are converted by the rules of ``dtypes``
-    (round to nearest even, integers saturate); arrays of ml_dtypes types, and unsigned integers for a type that is
-    stored as bits (bf16, fp8), are taken bit by bit.
+    (round to nearest even; integers and fp8 saturate). Arrays of ml_dtypes types, and unsigned integers for a type that
+    is stored as bits (bf16, fp8), are taken bit by bit.
     strides: in elements, one for each dimension, such as NHWC strides for an NCHW shape; by default C order.
     Raises UnsupportedDataTypeError, BadParamError (also for strides that give elements with different values one
     place), DeviceAllocationFailedError. Waits for the copy.

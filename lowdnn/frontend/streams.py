@@ -12,8 +12,8 @@ from lowdnn.status import AttributeTypeError
 def create_stream(handle: Handle, *, priority: int = 0) -> Stream:
     """A new stream of the handle's device; ``handle.set_stream`` has work go into it.
 
-    It is not ordered with the legacy default stream. priority: a lower number runs first.
-    Close with ``close`` or ``with``, once no handle has it.
+    It is not ordered with the legacy default stream. priority: a lower number runs first. Close with ``close`` or
+    ``with``; a handle that still has it then needs another one before its next call.
     """
     _check(handle, "create_stream")
     return Stream.create(handle.runtime.context, priority=integer(priority, "create_stream.priority"))

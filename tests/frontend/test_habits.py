@@ -436,5 +436,8 @@ def test_lengths_beside_a_score_modifier_are_its_own() -> None:
     graph.check_support()
     with raises(BadParamError, "sdpa.use_padding_mask", expected="True with seq_len_q and seq_len_kv", got="False"):
         calls.call(calls.new_graph(), "sdpa", **lengths)
+    keys_alone = {"seq_len_kv": lengths["seq_len_kv"], "use_padding_mask": True}
+    with raises(BadParamError, "sdpa.use_padding_mask", expected="True with seq_len_q", got="True with seq_len_kv"):
+        calls.call(calls.new_graph(), "sdpa", **keys_alone)
     with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without seq_len_kv"):
         calls.call(calls.new_graph(), "sdpa", **pages, **tables)

@@ -165,7 +165,7 @@ def test_quantised_inference(handle: Handle) -> None:
 
     def in_int8(array: Array, like: Array) -> Array:
         scale = np.abs(like).max() / 127
-        return np.clip(np.rint(array / scale), -127, 127) * scale
+        return np.clip(np.rint(array / scale), -128, 127) * scale
 
     exact = hidden(x, weights["w1"]) @ weights["w2"] + weights["b2"]
     np.testing.assert_allclose(outputs["fp32"], exact, rtol=2e-3, atol=5e-3)  # TF32 by default

@@ -35,8 +35,7 @@ def inputs() -> dict[str, Array]:
 
 
 def loss_and_gradient(handle: lowdnn.Handle) -> cudnn.pygraph:
-    single = cudnn.data_type.FLOAT
-    graph = cudnn.pygraph(io_data_type=single, intermediate_data_type=single, compute_data_type=single, handle=handle)
+    graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
     logits = graph.tensor((ROWS, CLASSES), name="logits")
     labels = graph.tensor((ROWS, 1), data_type=cudnn.data_type.INT32, name="labels")
 

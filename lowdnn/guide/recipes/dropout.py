@@ -35,8 +35,7 @@ def compute(handle: lowdnn.Handle) -> dict[str, Array]:
 
 
 def dropout(handle: lowdnn.Handle) -> cudnn.pygraph:
-    single = cudnn.data_type.FLOAT
-    graph = cudnn.pygraph(io_data_type=single, intermediate_data_type=single, compute_data_type=single, handle=handle)
+    graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
     values = graph.tensor(SHAPE, name="values")
     mask = graph.rng(SHAPE, number(graph, "seed"), number(graph, "offset"), probability=KEEP)
     graph.mul(graph.mul(values, mask), 1.0 / KEEP).set_output(True).set_name("dropped")

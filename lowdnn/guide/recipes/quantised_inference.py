@@ -32,7 +32,7 @@ class Format:
 
 
 FORMATS = {
-    "fp32": Format(cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, 1.0),
+    "fp32": Format(cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, float(np.finfo(np.float32).max)),
     "int8": Format(cudnn.data_type.INT8, cudnn.data_type.INT32, 127.0),
     "fp8": Format(cudnn.data_type.FP8_E4M3, cudnn.data_type.FLOAT, 448.0),
 }
@@ -58,9 +58,8 @@ def compute(handle: lowdnn.Handle) -> dict[str, Array]:
         largest = FORMATS[name].largest
         scales = Scales(*(scale(array, largest) for array in (calibration, weights["w1"], hidden, weights["w2"])))
         stored = weights | {"w1": weights["w1"] / scales.w1, "w2": weights["w2"] / scales.w2}
-        # run rounds to the type of the tensor, and saturates integers; fp8 has no number beyond its largest.
-        x_stored = np.clip(x / scales.x, -largest, largest)
-        outputs[name] = network(handle, FORMATS[name], scales).run(stored, x=x_stored)["y"].numpy()
+        # run rounds each array to the type of its tensor; what lies beyond the largest number becomes that number.
+        outputs[name] = network(handle, FORMATS[name], scales).run(stored, x=x / scales.x)["y"].numpy()
     return outputs
 
 
@@ -82,8 +81,7 @@ def scale(array: Array, largest: float) -> float:
 
 def network(handle: lowdnn.Handle, form: Format, scales: Scales) -> cudnn.pygraph:
     """y = relu(x w1 + b1) w2 + b2 with x, w1, hidden and w2 in the stored type, and y in fp32."""
-    single = cudnn.data_type.FLOAT
-    graph = cudnn.pygraph(io_data_type=single, intermediate_data_type=single, compute_data_type=single, handle=handle)
+    graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
     x = graph.tensor((1, ROWS, INPUT), data_type=form.stored, name="x")
     w1 = graph.tensor((1, INPUT, HIDDEN), data_type=form.stored, name="w1")
     w2 = graph.tensor((1, HIDDEN, OUTPUT), data_type=form.stored, name="w2")
@@ -98,12 +96,7 @@ def network(handle: lowdnn.Handle, form: Format, scales: Scales) -> cudnn.pygrap
 
 
 def layer(
-    graph: cudnn.pygraph,
-    sums: cudnn.data_type,
-    x: cudnn.Tensor,
-    w: cudnn.Tensor,
-    b: cudnn.Tensor,
-    scale: float,
+    graph: cudnn.pygraph, sums: cudnn.data_type, x: cudnn.Tensor, w: cudnn.Tensor, b: cudnn.Tensor, scale: float
 ) -> cudnn.Tensor:
     """(x w) * scale + b in fp32, where the product has the type ``sums``."""
     product = graph.matmul(x, w, compute_data_type=sums).set_data_type(sums)

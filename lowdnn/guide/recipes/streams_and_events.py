@@ -77,8 +77,7 @@ def increment(handle: lowdnn.Handle) -> cudnn.pygraph:
 
 
 def new_graph(handle: lowdnn.Handle) -> cudnn.pygraph:
-    single = cudnn.data_type.FLOAT
-    return cudnn.pygraph(io_data_type=single, intermediate_data_type=single, compute_data_type=single, handle=handle)
+    return cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
 
 
 def workspace(graph: cudnn.pygraph) -> cudnn.DeviceTensor:

@@ -56,8 +56,7 @@ def inputs() -> tuple[dict[str, Array], Array, Array]:
 
 def training_step(handle: lowdnn.Handle) -> cudnn.pygraph:
     """loss = mean((relu(x w1 + b1) w2 + b2 - target)^2), and each parameter minus the rate times its gradient."""
-    single = cudnn.data_type.FLOAT
-    graph = cudnn.pygraph(io_data_type=single, intermediate_data_type=single, compute_data_type=single, handle=handle)
+    graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
     x = graph.tensor((1, ROWS, INPUT), name="x")
     target = graph.tensor((1, ROWS, OUTPUT), name="target")
     w1, b1, w2, b2 = (graph.tensor(shape, name=name) for name, shape in SHAPES.items())
