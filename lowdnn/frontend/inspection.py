@@ -84,7 +84,7 @@ class InspectionMethods(GraphBuilder):
         }
         title = f"pygraph {self.name!r}: {', '.join(f'{use} {kind.name}' for use, kind in types.items())}"
         operations = [type(operation).__name__ for operation in self._graph.operations] if self._graph else []
-        return listing(title, self.get_inputs(), self.nodes, self.get_outputs(), operations)
+        return listing(title, self.get_inputs(), self.nodes, self.get_outputs(), operations, types["io"])
 
     def __repr__(self) -> str:
         """``inspect()`` as JSON, with the graph's name."""

@@ -13,22 +13,30 @@ _UNKNOWN = "not inferred yet"
 
 
 def listing(
-    title: str, inputs: Iterable[Tensor], nodes: Iterable[Node], outputs: Iterable[Tensor], operations: Iterable[str]
+    title: str,
+    inputs: Iterable[Tensor],
+    nodes: Iterable[Node],
+    outputs: Iterable[Tensor],
+    operations: Iterable[str],
+    io_data_type: data_type,
 ) -> str:
-    """The text. operations: what a graph without nodes consists of.
+    """The text.
+
+    operations: their names, where the graph has no nodes.  io_data_type: that of inputs that have none yet.
 
     Tensors stand with data type, extents and, where they are not packed in row-major order, strides in elements.
     """
     sections = [
-        ("inputs", [_row(tensor) for tensor in inputs]),
+        ("inputs", [_row(tensor, io_data_type) for tensor in inputs]),
         ("operations", [_node_row(node) for node in nodes] or [(operation,) for operation in operations]),
-        ("outputs", [_row(tensor) for tensor in outputs]),
+        ("outputs", [_row(tensor, data_type.NOT_SET) for tensor in outputs]),
     ]
     return "\n".join([title, *(line for name, rows in sections if rows for line in (f"  {name}", *_aligned(rows)))])
 
 
-def _row(tensor: Tensor) -> tuple[str, ...]:
-    return tensor.get_name() or f"uid {tensor.get_uid()}", _type(tensor.get_data_type()), _layout(tensor)
+def _row(tensor: Tensor, default: data_type) -> tuple[str, ...]:
+    kind = tensor.get_data_type() or default
+    return tensor.get_name() or f"uid {tensor.get_uid()}", kind.name if kind else _UNKNOWN, _layout(tensor)
 
 
 def _node_row(node: Node) -> tuple[str, ...]:
@@ -50,10 +58,6 @@ def _is_constant(node: Node, value: object) -> bool:
 
 def _value(tensor: Tensor) -> str:
     return str(tensor.get_pass_by_value()) if tensor.is_constant else tensor.get_name()
-
-
-def _type(kind: data_type) -> str:
-    return kind.name if kind else _UNKNOWN
 
 
 def _layout(tensor: Tensor) -> str:

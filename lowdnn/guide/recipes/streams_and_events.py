@@ -61,7 +61,7 @@ def pipeline(producer: lowdnn.Handle, consumer: lowdnn.Handle, x: Array, w: Arra
 
 
 def product(handle: lowdnn.Handle) -> cudnn.pygraph:
-    graph = new_graph(handle)
+    graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
     x, w = graph.tensor((1, SIZE, SIZE), name="x"), graph.tensor((1, SIZE, SIZE), name="w")
     graph.relu(graph.matmul(x, w)).set_output(True).set_name("between")
     graph.build()
@@ -69,15 +69,11 @@ def product(handle: lowdnn.Handle) -> cudnn.pygraph:
 
 
 def increment(handle: lowdnn.Handle) -> cudnn.pygraph:
-    graph = new_graph(handle)
+    graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
     between = graph.tensor((1, SIZE, SIZE), name="between")
     graph.add(between, 1.0).set_output(True).set_name("y")
     graph.build()
     return graph
-
-
-def new_graph(handle: lowdnn.Handle) -> cudnn.pygraph:
-    return cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
 
 
 def workspace(graph: cudnn.pygraph) -> cudnn.DeviceTensor:
