@@ -38,15 +38,15 @@ template <class Team, int COUNT, bool TOGETHER> struct RowExchange {
     T shares[2][SHARES > 1 ? SHARES * NUMBERS : 1];
     T results[RESULTS][NUMBERS];
     T estimates[RESULTS][Tile::SIDE_SIZE * WIDTH];  // for each row
-    T rows[Tile::SIDE_SIZE * WIDTH];           // scratch for the reduction over normalisation groups
-    // Barriers: the parts are there; they are posted. For each row: its estimates are there; the first pass is over and
-    // the totals are there; the second pass has read them.
+    T rows[Tile::SIDE_SIZE * WIDTH];                // scratch for the reduction over normalisation groups
+    // Barriers. `handed`: the parts are there; `taken`: they are posted. For each row, `estimated`: its estimates are
+    // there; `known`: the first pass is over and the totals are there; `used`: the second pass has read them.
     u64 handed, taken, estimated[RESULTS], known[RESULTS], used[RESULTS];
   };
 
   Shared& shared;
   T* const partials;  // in device memory: Mailbox [AREAS][blocks][NUMBERS]
-  u32 sequence = 0;       // of this role's row
+  u32 sequence = 0;   // rows that this role has passed
 
   __device__ __forceinline__ RowExchange(Shared& shared, T* partials) : shared(shared), partials(partials) {}
 

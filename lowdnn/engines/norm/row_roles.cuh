@@ -57,7 +57,7 @@ template <class Tile, int GROUP_BYTES> struct RowStages {
 
   const int chunks, count;
   u32 filled, freed;  // barriers of the slots: the chunk has arrived; the second pass has read it
-  RingPosition slot;     // the slot of the chunk that this role is at
+  RingPosition slot;  // the slot of the chunk that this role is at
 
   __device__ __forceinline__ RowStages(const RowSizes<Tile::RANK>& sizes, i64 count)
       : chunks(int(Tile::chunks(sizes))), count(int(count)) {
