@@ -1,4 +1,4 @@
-"""Tiles of the persistent recurrence, and what a multiprocessor must hold for each."""
+"""Tiles of the persistent recurrence on warpgroups, and what a multiprocessor must hold for each."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from itertools import product
 
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.launch import ceil_div
 from lowdnn.engines.model.occupancy import consumer_registers, launched_registers
 from lowdnn.ops.rnn import Rnn
 
 #: Sequences of a group of blocks.
 COLUMNS = (8, 16, 32, 64, 128)
 WARPGROUPS = (1, 2)
-#: Units of a block, elements of a chunk of k, and bytes of a chunk of a row.
-UNITS, CHUNK, LINE_BYTES = 16, 64, 128
+#: Units of a block.
+UNITS = 16
+#: Elements of a chunk of k.
+CHUNK = 64
+#: Bytes of a chunk of a row.
+LINE_BYTES = 128
 #: Rows of weights of a block: four for each unit, whatever its cell has.
 ROWS = 64
 #: Chunks that a group can count.
@@ -27,11 +30,12 @@ _CHUNK_REGISTERS = 16
 #: Registers of a thread for each element, which lie in the others' place while those are not needed (an estimate).
 _ELEMENT_REGISTERS = 4
 #: Registers of a thread that neither weights nor sums take, by warpgroups (so that no assembled kernel spills).
-_OTHER_REGISTERS = {1: 140, 2: 110}
-#: Seconds of a step without what a block reads of the states, and bytes of those in a second (measured on an H200 with
-#: H of 256 to 1024 and 8 to 64 columns).
-_STEP_S = 2.2e-6
-_STATE_BYTES_PER_S = 33e9
+_OTHER_REGISTERS = {1: 140, 2: 118}
+#: Seconds of a step without what a block reads of the states (measured on an H200 with H of 512 and 1024 and 32 and 64
+#: columns, as those below).
+_STEP_S = 2.1e-6
+#: Bytes of the states that a block reads in a second.
+_STATE_BYTES_PER_S = 45e9
 #: Registers of a thread of the copying warpgroup.
 KEPT_REGISTERS = 40
 _BARRIER_BYTES = 8
@@ -39,13 +43,16 @@ _BARRIER_BYTES = 8
 
 @dataclass(frozen=True)
 class PersistentTile:
-    """columns: sequences of a group.  chunks: of k.  warpgroups: that multiply.  register_chunks: chunks of a
-    warpgroup whose weights lie in registers."""
+    """columns: sequences of a group.  chunks: chunks of k.  warpgroups: those that multiply.  register_chunks: chunks
+    of a warpgroup whose weights lie in registers."""
 
     columns: int
     chunks: int
     warpgroups: int
     register_chunks: int
+
+    kernel = "rnn_persistent_forward"
+    units = UNITS
 
     @property
     def threads(self) -> int:
@@ -61,6 +68,11 @@ class PersistentTile:
     @property
     def chunk_bytes(self) -> int:
         return self.columns * LINE_BYTES
+
+    @property
+    def group_bytes(self) -> tuple[int, ...]:
+        """Bytes of each array of a group of blocks in the workspace: two steps of its states, and its arrivals."""
+        return (2 * self.chunks * self.chunk_bytes, MOST_CHUNKS * 4)
 
     @property
     def shared_bytes(self) -> int:
@@ -82,34 +94,31 @@ class PersistentTile:
         """Seconds of a step."""
         return _STEP_S + self.chunks * self.chunk_bytes / _STATE_BYTES_PER_S
 
+    @property
+    def form(self) -> str:
+        """The tile as the kernel's name has it."""
+        return f"{self.columns}x{self.chunks}_w{self.warpgroups}r{self.register_chunks}"
 
-def groups(rnn: Rnn, columns: int) -> int:
-    """Groups of blocks in a direction."""
-    return ceil_div(rnn.batch_size, columns)
+    @property
+    def macros(self) -> tuple[tuple[str, int | str], ...]:
+        return (
+            ("COLUMNS", self.columns),
+            ("CHUNKS", self.chunks),
+            ("WARPGROUPS", self.warpgroups),
+            ("REGISTER_CHUNKS", self.register_chunks),
+            ("REGISTERS", self.taken_registers),
+            ("KEPT_REGISTERS", KEPT_REGISTERS),
+        )
 
 
-def blocks(rnn: Rnn, columns: int) -> int:
-    """Blocks of all directions and groups."""
-    return rnn.directions * groups(rnn, columns) * blocks_of_group(rnn)
-
-
-def blocks_of_group(rnn: Rnn) -> int:
-    return rnn.hidden_size // UNITS
-
-
-def tiles(rnn: Rnn, arch: ArchSpec, columns: int = 0) -> Iterator[PersistentTile]:
-    """Tiles that fit ``arch``, all blocks at a time, the fastest first: with few columns and with weights in registers.
-
-    columns: the only ones, or 0.
-    """
+def wide_tiles(rnn: Rnn, arch: ArchSpec) -> Iterator[PersistentTile]:
+    """Tiles that fit a multiprocessor of ``arch``, those with weights in registers first."""
     chunks = rnn.hidden_size // CHUNK
-    for own, warpgroups in product(COLUMNS, reversed(WARPGROUPS)):
-        if columns not in (0, own) or blocks(rnn, own) > arch.sm_count:
-            continue
-        if chunks % warpgroups or own % (8 * warpgroups):
+    for columns, warpgroups in product(COLUMNS, reversed(WARPGROUPS)):
+        if chunks % warpgroups or columns % (8 * warpgroups):
             continue
         for register_chunks in range(chunks // warpgroups, -1, -1):
-            tile = PersistentTile(own, chunks, warpgroups, register_chunks)
+            tile = PersistentTile(columns, chunks, warpgroups, register_chunks)
             registers = tile.taken_registers or launched_registers(tile.threads)
             if tile.shared_bytes <= arch.shared_bytes_per_block and tile.registers <= registers:
                 yield tile

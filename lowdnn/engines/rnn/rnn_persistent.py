@@ -1,7 +1,8 @@
 """``rnn_persistent``: recurrent networks whose layers take one launch each, with the weights on chip, and the gradients
 of their data.
 
-What it does not take, ``rnn_stepwise`` does. Kernels: ``rnn_persistent_forward.cu``, ``rnn_persistent_backward.cu``.
+The engine ``rnn_stepwise`` does what it does not take. Kernels: ``rnn_persistent_forward.cu``, for few sequences
+``rnn_narrow_forward.cu``, and ``rnn_persistent_backward.cu``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from lowdnn.engines.rnn.network import Network, RnnOperation
 from lowdnn.engines.rnn.persistent import Persistent
 from lowdnn.engines.rnn.persistent_backward_tile import CLUSTERS, backward_tiles
 from lowdnn.engines.rnn.persistent_backward_tile import COLUMNS as BACKWARD_COLUMNS
-from lowdnn.engines.rnn.persistent_tile import CHUNK, COLUMNS, MOST_CHUNKS, tiles
+from lowdnn.engines.rnn.persistent_forward import forward_tiles
+from lowdnn.engines.rnn.persistent_tile import CHUNK, COLUMNS, MOST_CHUNKS
 from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.rnn import Rnn
@@ -46,7 +48,7 @@ class RnnPersistent(RecurrentEngine):
             return f"rnn.hidden_size: expected a multiple of {CHUNK} up to {CHUNK * MOST_CHUNKS}, got {rnn.hidden_size}"
         if isinstance(operation, RnnBackwardData) and (reason := _backward_limit(operation)):
             return reason
-        found = backward_tiles(rnn, arch) if isinstance(operation, RnnBackwardData) else tiles(rnn, arch)
+        found = backward_tiles(rnn, arch) if isinstance(operation, RnnBackwardData) else forward_tiles(rnn, arch)
         if next(found, None) is None:
             return f"rnn: expected weights that fit on chip, got H = {rnn.hidden_size} for B = {rnn.batch_size}"
         return super().limit(operation, arch)

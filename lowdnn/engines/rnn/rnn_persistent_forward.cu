@@ -7,11 +7,11 @@
 // elements, on tensor cores with wgmma. Row 16 w + 2 v + e + 8 s is gate 2 s + e of unit 4 w + v; cells with less gates
 // have rows of zeros. So lane 4 (2 v + e) + q of warp w has two gates of a unit for columns 2 q and 2 q + 1 of each 8,
 // and its neighbour in e the other two: each hands the other what it lacks, and has all gates of one column.
-// Of each warpgroup's chunks the first REGISTER_CHUNKS lie in registers, the others in shared memory.
+// The first REGISTER_CHUNKS chunks of a warpgroup lie in registers, the others in shared memory.
 // Exchange: states go from block to block through `exchange`, [direction][group][2][chunk][column] of 128 bytes in the
-// swizzle that wgmma reads, those of a step in one half, of the next in the other: whoever writes a half has read all
-// states of the step before, whose writers had read that half. Writers count in `arrivals`, [direction][group][32], at
-// their chunk; a copy waits for those of its chunk alone.
+// swizzle that wgmma reads. A step uses one half, the next one the other: whoever writes a half has read all states of the
+// step before, and their writers had read that half. Writers count in `arrivals`, [direction][group][32], at their chunk;
+// a copy waits for its own chunk alone.
 // Roles: WARPGROUPS warpgroups multiply every WARPGROUPS-th chunk each, share their sums through shared memory, and
 // compute the cells of a part of the columns each; a warp of one more warpgroup copies states. The others of that
 // warpgroup hand over registers.
@@ -29,7 +29,7 @@
 #include "include/ptx/warpgroup.cuh"
 #include "include/ptx/wgmma.cuh"
 #include "include/vector.cuh"
-#include "forward_layer.cuh"
+#include "resident_cell.cuh"
 
 DEFINE_WGMMA(multiply_shared, COLUMNS, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_registers, COLUMNS, f32.TYPE.TYPE)
@@ -39,11 +39,15 @@ constexpr int CONSUMERS = WARPGROUPS * WARPGROUP_SIZE, THREADS = CONSUMERS + WAR
 constexpr int BLOCKS_OF_CHUNK = CHUNK / UNITS;
 constexpr int ARRIVALS = 32;  // words of a group: a line, which a warp reads at a time
 constexpr int OWN_CHUNKS = CHUNKS / WARPGROUPS;
-constexpr int SHARED_CHUNKS = OWN_CHUNKS - REGISTER_CHUNKS;  // of a warpgroup
-constexpr int ELEMENTS = COLUMNS / 8 / WARPGROUPS;           // of a thread: one of each 8 columns of its part
+constexpr int SHARED_CHUNKS = OWN_CHUNKS - REGISTER_CHUNKS;
+// A thread's elements: one of each 8 columns of its warpgroup's part.
+constexpr int ELEMENTS = COLUMNS / 8 / WARPGROUPS;
 constexpr int WEIGHT_BYTES = ROWS * LINE_BYTES, CHUNK_BYTES = COLUMNS * LINE_BYTES;
-constexpr int PIECES = UNITS * int(sizeof(TYPE)) / 16;  // of 16 bytes, of a block's states of a sequence
-constexpr int WRITERS = COLUMNS * PIECES <= int(WARP_SIZE) ? 1 : 2, WRITERS_OF_CHUNK = WRITERS * BLOCKS_OF_CHUNK;  // warps
+// Pieces of 16 bytes that a block's states of a sequence are.
+constexpr int PIECES = UNITS * int(sizeof(TYPE)) / 16;
+// Warps that write the block's states.
+constexpr int WRITERS = COLUMNS * PIECES <= int(WARP_SIZE) ? 1 : 2;
+constexpr int WRITERS_OF_CHUNK = WRITERS * BLOCKS_OF_CHUNK;
 constexpr int STATES_AT = WARPGROUPS * SHARED_CHUNKS * WEIGHT_BYTES;
 constexpr int SUMS_AT = STATES_AT + CHUNKS * CHUNK_BYTES;
 constexpr int SUMS_BYTES = WARPGROUPS == 1 ? 0 : ROWS * COLUMNS * int(sizeof(f32));
@@ -52,14 +56,16 @@ constexpr int BARRIERS_AT = OWN_STATES_AT + OWN_STATES_BYTES;
 static_assert(CHUNKS % WARPGROUPS == 0 && CHUNKS <= ARRIVALS, "warpgroups have as many chunks each");
 static_assert(WARPGROUPS <= 2 && COLUMNS % (8 * WARPGROUPS) == 0, "halves of columns");
 
-// Barriers of the consumers.
-constexpr u32 ALL = 1, STATES_READ = 2;
+// The consumers' barrier where all of them meet.
+constexpr u32 ALL = 1;
+// The consumers' barrier behind which the writers have read the states in shared memory.
+constexpr u32 STATES_READ = 2;
 
 struct Params {
   Layer layer;
   u8* exchange;
   u32* arrivals;
-  i32 groups, blocks;  // of a direction, of a group
+  i32 groups, blocks;  // groups of a direction, blocks of a group
 };
 
 __device__ __forceinline__ u32 arrived(const u32* arrivals) {
@@ -138,36 +144,9 @@ struct OwnWeights {
   }
 };
 
-// What stays in registers of a unit of a sequence: its states, the products with the input of the next step, and what a
-// cell makes in a step, until others have the state.
-struct Resident {
-  Value h, c, gates[4], input[CELL::GATES];
-};
-
-// An element whose states stay.
-struct ResidentElement : Element {
-  Resident& own;
-
-  __device__ __forceinline__ ResidentElement(const Element& element, Resident& resident)
-      : Element(element), own(resident) {}
-  __device__ __forceinline__ Value last_state() const { return own.h; }
-  __device__ __forceinline__ Value last_cell() const { return own.c; }
-  __device__ __forceinline__ void save(u32 block, Value value) const { own.gates[block] = value; }
-  __device__ __forceinline__ void put_cell(Value c) const { own.c = c; }
-  __device__ __forceinline__ void put_state(Value h) const { own.h = Value(widen(convert<TYPE>(h))); }
-
-  // To memory.
-  __device__ __forceinline__ void store() const {
-#pragma unroll
-    for (int block = 0; block < CELL::BLOCKS; ++block) Element::save(block, own.gates[block]);
-    if constexpr (CELL::HAS_CELLS) Element::put_cell(own.c);
-    Element::put_state(own.h);
-  }
-};
-
 // Where the states of a step arrive.
 struct Arrival {
-  u32 states, full, free;  // addresses: of the chunks, of their barriers, of that of all of them
+  u32 states, full, free;  // addresses of the chunks, their barriers and the barrier of all of them
 
   __device__ __forceinline__ explicit Arrival(u32 memory)
       : states(memory + STATES_AT), full(memory + BARRIERS_AT), free(full + CHUNKS * MBARRIER_BYTES) {}
@@ -203,6 +182,8 @@ __device__ __forceinline__ void copy_states(const Place& place, const Arrival& a
 struct Consumer {
   const Place& place;
   const u32 memory, g, warp, lane;
+  const Biases biases;
+  Sequence sequences[ELEMENTS];
   Resident elements[ELEMENTS];
 
   __device__ __forceinline__ Consumer(const Place& of, u32 shared)
@@ -210,17 +191,20 @@ struct Consumer {
         memory(shared),
         g(uniform(threadIdx.x / WARPGROUP_SIZE)),
         warp(uniform(threadIdx.x / WARP_SIZE % 4)),
-        lane(threadIdx.x % WARP_SIZE) {}
+        lane(threadIdx.x % WARP_SIZE),
+        biases(of.p.layer, of.direction, of.first_unit() + unit()) {
+    const Layer& p = place.p.layer;
+#pragma unroll
+    for (int i = 0; i < ELEMENTS; ++i) {
+      sequences[i] = sequence_of(p.lengths, place.group * COLUMNS + column(i), place.direction, p.steps, p.batch);
+    }
+  }
 
   // Elements are numbered by blocks of 8 columns of the warpgroup's part.
   __device__ __forceinline__ u32 column(int i) const {
     return (g * ELEMENTS + i) * 8 + lane % 4 * 2 + lane / 4 % 2;
   }
   __device__ __forceinline__ u32 unit() const { return warp * 4 + lane / 8; }
-  __device__ __forceinline__ Sequence sequence(int i) const {
-    const Layer& p = place.p.layer;
-    return sequence_of(p.lengths, place.group * COLUMNS + column(i), place.direction, p.steps, p.batch);
-  }
   __device__ __forceinline__ i32 time(i32 step) const {
     return place.direction ? place.p.layer.steps - 1 - step : step;
   }
@@ -230,29 +214,21 @@ struct Consumer {
   template <class Visit> __device__ __forceinline__ void for_each(i32 t, const Visit& visit) {
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) {
-      const Sequence own = sequence(i);
-      if (own.exists()) visit(i, Element{own, t, place.first_unit() + unit(), place.p.layer});
+      if (!sequences[i].exists()) continue;
+      visit(i, ResidentElement(Element{sequences[i], t, place.first_unit() + unit(), place.p.layer}, elements[i]));
     }
   }
 
   __device__ __forceinline__ void begin() {
-    const Layer& p = place.p.layer;
 #pragma unroll
-    for (int i = 0; i < ELEMENTS; ++i) elements[i].h = elements[i].c = Value(0);
-    for_each(0, [&](int i, const Element& e) {
-      elements[i].h = read(p.first_states, e.of(p.state_ends));
-      if constexpr (CELL::HAS_CELLS) elements[i].c = read(p.first_cells, e.of(p.cell_ends));
-    });
+    for (int i = 0; i < ELEMENTS; ++i) elements[i].begin();
+    for_each(0, [&](int i, const ResidentElement& e) { elements[i].begin(e); });
     publish(0);
   }
 
   // The inputs of a step.
   __device__ __forceinline__ void fetch(i32 step) {
-    for_each(time(step), [&](int i, const Element& e) {
-      if (!e.sequence.has(e.t)) return;
-#pragma unroll
-      for (int gate = 0; gate < CELL::GATES; ++gate) elements[i].input[gate] = e.input(gate);
-    });
+    for_each(time(step), [&](int i, const ResidentElement& e) { elements[i].fetch(e); });
   }
 
   // This warpgroup's part of the product.
@@ -319,12 +295,11 @@ struct Consumer {
         gates[i][2 * half + 1] = is_odd ? own[2 * half + 1] : other;
       }
     }
-    for_each(t, [&](int i, const Element& e) {
-      if (!e.sequence.has(t)) return;
-      Value of_states[CELL::GATES];
+    for_each(t, [&](int i, const ResidentElement& e) {
+      Value of_gates[CELL::GATES];
 #pragma unroll
-      for (int gate = 0; gate < CELL::GATES; ++gate) of_states[gate] = gates[i][gate] + e.recurrent_bias(gate);
-      CELL::step(ResidentElement(e, elements[i]), elements[i].input, of_states);
+      for (int gate = 0; gate < CELL::GATES; ++gate) of_gates[gate] = gates[i][gate];
+      e.compute(biases, of_gates);
     });
   }
 
@@ -351,13 +326,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void store(i32 t) {
-    for_each(t, [&](int i, const Element& e) {
-      if (e.sequence.has(t)) {
-        ResidentElement(e, elements[i]).store();
-      } else {
-        put_nothing(e);
-      }
-    });
+    for_each(t, [](int, const ResidentElement& e) { e.store(); });
   }
 
   __device__ __forceinline__ void run(const Arrival& arrival) {

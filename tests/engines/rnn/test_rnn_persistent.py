@@ -12,11 +12,14 @@ import pytest
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.driver import open_driver
 from lowdnn.engines.registry import engine_named
-from lowdnn.engines.rnn.persistent_tile import COLUMNS, PersistentTile, blocks, tiles
+from lowdnn.engines.rnn.narrow_tile import NarrowTile
+from lowdnn.engines.rnn.persistent_forward import ForwardTile, blocks, forward_tiles
+from lowdnn.engines.rnn.persistent_tile import COLUMNS, PersistentTile
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.rnn import Clip, Rnn
 from lowdnn.ops.rnn_forward import RnnForward
+from lowdnn.plan import Plan
 from lowdnn.rnn_enums import DirectionMode, RNNMode
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.rnn.training import LAYOUTS, check_training
@@ -39,10 +42,20 @@ DEEP: dict[str, Any] = {"num_layers": 2, "direction_mode": DirectionMode.BIDIREC
 LENGTHS = (3, 3, 2, 1, 0)
 
 
+#: A tile of each kernel, for layers of 64 units with 4 gates.
+KERNELS: dict[str, ForwardTile] = {"narrow": NarrowTile(8, 16, 4, 64, 1), "wide": PersistentTile(16, 1, 1, 1)}
+
+
 @pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16])
 @pytest.mark.parametrize("name", CELLS)
 def test_cells(device: Runtime, name: str, data_type: DataType) -> None:
     check_training(device, ENGINE, CELLS[name], data_type)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_on_warpgroups(device: Runtime, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    _only(monkeypatch, PersistentTile(16, CELLS[name].hidden_size // 64, 1, 1))
+    _check_forward(device, CELLS[name])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -52,32 +65,70 @@ def test_layers_directions_dropout_and_lengths(device: Runtime, name: str, layou
     check_training(device, ENGINE, rnn, DataType.HALF, lengths=LENGTHS, layout=layout, padding_fill=2.5)
 
 
-def test_without_first_and_last_states(device: Runtime) -> None:
-    check_training(device, ENGINE, LSTM, DataType.BFLOAT16, without=("hx", "cx", "hy", "cy"))
+def test_layers_directions_and_lengths_on_warpgroups(device: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    _only(monkeypatch, KERNELS["wide"])
+    _check_forward(device, replace(LSTM, **DEEP), lengths=LENGTHS, padding_fill=2.5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_without_first_and_last_states(device: Runtime, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    _only(monkeypatch, KERNELS[kernel])
+    _check_forward(device, LSTM, without=("hx", "cx", "hy", "cy"))
 
 
 @pytest.mark.parametrize("columns", [8, 16, 32])
 def test_groups_of_blocks(device: Runtime, columns: int) -> None:
-    """Chunks of several writers and warpgroups; the last group lacks sequences."""
+    """The last group lacks sequences."""
     rnn = replace(LSTM, batch_size=36, hidden_size=128)
-    check_training(device, ENGINE, rnn, DataType.HALF, choices={KnobType.TILE_N: columns})
+    _check_forward(device, rnn, choices={KnobType.TILE_N: columns})
 
 
-@pytest.mark.parametrize(("warpgroups", "register_chunks"), [(1, 0), (1, 1), (2, 0)])
-def test_weights_in_shared_memory(
-    device: Runtime, monkeypatch: pytest.MonkeyPatch, warpgroups: int, register_chunks: int
+@pytest.mark.parametrize(
+    ("cell", "hidden_size", "tile"),
+    [
+        ("lstm", 64, NarrowTile(8, 8, 4, 64, 1)),
+        ("gru", 64, NarrowTile(16, 8, 3, 64, 0)),
+        ("gru", 320, NarrowTile(8, 16, 3, 320, 1)),
+        ("lstm", 512, NarrowTile(16, 16, 4, 512, 1)),
+        ("tanh", 64, NarrowTile(16, 64, 1, 64, 1)),
+        ("relu", 64, NarrowTile(8, 32, 1, 64, 1)),
+        ("gru", 128, PersistentTile(16, 2, 1, 0)),
+        ("gru", 128, PersistentTile(8, 2, 1, 1)),
+        ("lstm", 128, PersistentTile(32, 2, 2, 0)),
+    ],
+)
+def test_tiles(
+    device: Runtime, monkeypatch: pytest.MonkeyPatch, cell: str, hidden_size: int, tile: ForwardTile
 ) -> None:
-    tile = PersistentTile(16, 2, warpgroups, register_chunks)
-    monkeypatch.setattr("lowdnn.engines.rnn.persistent.tiles", lambda *_: iter([tile]))
-    plan, *_ = check_training(device, ENGINE, replace(GRU, hidden_size=128), DataType.HALF)
-    assert any(f"16x2_w{warpgroups}r{register_chunks}" in kernel.name for kernel in plan.kernels)
+    """Units of a block, elements of a thread, warps without a pair, weights in registers and in shared memory."""
+    _only(monkeypatch, tile)
+    rnn = replace(CELLS[cell], hidden_size=hidden_size, batch_size=18)
+    plan, *_ = _check_forward(device, rnn)
+    assert any(f"{tile.kernel}_{cell}_fp16_{tile.form}_" in kernel.name for kernel in plan.kernels)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_states_that_are_nan(device: Runtime, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    """Two neighbouring states with all bits set, as polled states have none."""
+    _only(monkeypatch, KERNELS[kernel])
+    _check_forward(device, LSTM, nan_in="hx")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("policy", dict.fromkeys((*POLICIES, *ORDER_AND_RACES, "fuzz(3),late,races")))
-def test_in_any_order(kernel_cache_dir: Path, policy: str) -> None:
+def test_in_any_order(kernel_cache_dir: Path, monkeypatch: pytest.MonkeyPatch, policy: str, kernel: str) -> None:
+    _only(monkeypatch, KERNELS[kernel])
     with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
-        rnn = replace(GRU, direction_mode=DirectionMode.BIDIRECTIONAL)
-        check_training(runtime, ENGINE, rnn, DataType.BFLOAT16, lengths=LENGTHS)
+        _check_forward(runtime, replace(LSTM, direction_mode=DirectionMode.BIDIRECTIONAL), lengths=LENGTHS)
+
+
+@pytest.mark.parametrize("policy", ["lockstep", "fuzz(5),late,races"])
+def test_slots_of_polled_states_come_again(
+    kernel_cache_dir: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    _only(monkeypatch, KERNELS["narrow"])
+    with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
+        _check_forward(runtime, replace(LSTM, max_length=70, batch_size=2))
 
 
 def test_all_blocks_are_there_at_a_time() -> None:
@@ -86,8 +137,8 @@ def test_all_blocks_are_there_at_a_time() -> None:
     for _ in range(200):
         rnn = replace(LSTM, batch_size=int(rng.integers(1, 200)), hidden_size=64 * int(rng.integers(1, 33)))
         arch = replace(SM_90A, sm_count=int(rng.integers(1, 140)))
-        found = list(tiles(rnn, arch))
-        assert all(blocks(rnn, tile.columns) <= arch.sm_count for tile in found)
+        found = list(forward_tiles(rnn, arch))
+        assert all(blocks(rnn, tile) <= arch.sm_count for tile in found)
         assert all(tile.shared_bytes <= arch.shared_bytes_per_block for tile in found)
         refusal = ENGINE.refuse(_graph(rnn), arch)
         assert (refusal is None) == bool(found)
@@ -114,6 +165,15 @@ def test_devices_without_wgmma_are_refused() -> None:
 def test_knobs() -> None:
     (knob,) = ENGINE.knobs(_graph(LSTM), SM_90A)
     assert (knob.type, knob.values) == (KnobType.TILE_N, (0, *COLUMNS))
+
+
+def _check_forward(runtime: Runtime, rnn: Rnn, **wanted: Any) -> list[Plan]:
+    return check_training(runtime, ENGINE, rnn, DataType.HALF, anchors=(RnnForward,), **wanted)
+
+
+def _only(monkeypatch: pytest.MonkeyPatch, tile: ForwardTile) -> None:
+    """Lets the engine take ``tile`` alone."""
+    monkeypatch.setattr("lowdnn.engines.rnn.persistent.forward_tiles", lambda *_: iter([tile]))
 
 
 def _graph(rnn: Rnn, data_type: DataType = DataType.HALF) -> OperationGraph:

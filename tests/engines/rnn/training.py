@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import Choices, Engine
+from lowdnn.engines.base import Anchors, Choices, Engine
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of, outputs_of
@@ -30,6 +30,9 @@ RnnOperation = RnnForward | RnnBackwardData | RnnBackwardWeights
 
 LAYOUTS = ("time", "batch", "packed")
 
+#: A NaN whose bits are all set, in narrower types too.
+_ALL_BITS = np.array(-1).view(np.float64)
+
 
 def check_training(
     runtime: Runtime,
@@ -45,12 +48,14 @@ def check_training(
     arch: ArchSpec = SM_90A,
     padding_fill: float = 0.0,
     nan_in: str = "",
+    anchors: Anchors = (),
 ) -> list[Plan]:
     """An inference, a training pass and both gradients, as far as ``engine`` computes them, each on the values that the
     references of the others give.
 
     without: optional ports that are left out.  choices: the tiles of those engines that have them.  nan_in: a port
-    whose first value is NaN.  Returns the plans.
+    whose first two values are NaNs with all bits set.  anchors: the operations that are checked, or () for all of them.
+    Returns the plans.
     """
     seed = fresh_seed()
     rng, given = np.random.default_rng(seed), None if lengths is None else np.array(lengths)
@@ -64,7 +69,7 @@ def check_training(
     return [
         _check(runtime, engine, operation, values, arch, choices or {}, f"seed {seed}")
         for operation in (_inference(forward), forward, made.backward_data, backward_weights)
-        if isinstance(operation, engine.anchors)
+        if isinstance(operation, anchors or engine.anchors)
     ]
 
 
@@ -104,7 +109,7 @@ def _stored_values(rng: np.random.Generator, made: Training, lengths: Array | No
         tensors |= inputs_of(operation) | outputs_of(operation)
     drawn = {port: values for port, values in draw(rng, made, lengths).items() if port in tensors}
     if nan_in:
-        drawn[nan_in].flat[0] = np.nan
+        drawn[nan_in].flat[:2] = _ALL_BITS
     stored = {port: _stored(values, tensors[port].data_type) for port, values in drawn.items()}
     values = made.reference({port: dtypes.to_values(stored[port], tensors[port].data_type) for port in stored})
     values |= {"dw": rng.standard_normal(tensors["dw"].dims)}
