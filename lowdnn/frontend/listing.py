@@ -22,7 +22,7 @@ def listing(
 ) -> str:
     """The text.
 
-    operations: their names, where the graph has no nodes.  io_data_type: that of inputs that have none yet.
+    operations: their names, where the graph has no nodes.  io_data_type: an input without a data type will have it.
 
     Tensors stand with data type, extents and, where they are not packed in row-major order, strides in elements.
     """

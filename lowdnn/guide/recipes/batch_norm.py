@@ -1,4 +1,4 @@
-"""Batch norm in training: the output with running statistics, then the gradients of input, scale and bias.
+"""Batch norm in training with running statistics, and its gradients.
 
     python -m lowdnn.guide.recipes.batch_norm
 

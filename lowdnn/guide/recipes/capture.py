@@ -1,4 +1,4 @@
-"""A plan captured into a CUDA graph, and replayed with other data in the same memory.
+"""A plan captured into a CUDA graph and replayed with other data.
 
     python -m lowdnn.guide.recipes.capture
 

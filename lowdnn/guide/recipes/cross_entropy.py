@@ -1,4 +1,4 @@
-"""Cross entropy of logits and labels: the mean loss, and its gradient with respect to the logits.
+"""Cross entropy of logits and labels, and its gradient.
 
     python -m lowdnn.guide.recipes.cross_entropy
 

@@ -1,4 +1,4 @@
-"""Dropout: forward, and backward with the same mask, which is drawn again and never stored.
+"""Dropout forward and backward with one mask, which is never stored.
 
     python -m lowdnn.guide.recipes.dropout
 

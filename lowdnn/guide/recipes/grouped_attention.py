@@ -1,4 +1,4 @@
-"""Causal attention with grouped heads (GQA): the forward pass with statistics, then the gradients of q, k and v.
+"""Causal attention with grouped heads (GQA): forward with statistics, and gradients.
 
     python -m lowdnn.guide.recipes.grouped_attention
 

@@ -1,4 +1,4 @@
-"""A training step of an LSTM on sequences of several lengths: the forward pass, and the gradients of input and weights.
+"""An LSTM layer in training: forward and both gradients, for sequences of several lengths.
 
     python -m lowdnn.guide.recipes.lstm_training
 

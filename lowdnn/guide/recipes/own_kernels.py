@@ -1,4 +1,4 @@
-"""A kernel of your own on the emulated device: its race is reported, and the mended kernel is right.
+"""A kernel of your own on the emulated device, whose race the report names.
 
     python -m lowdnn.guide.recipes.own_kernels
 

@@ -1,4 +1,4 @@
-"""A plan that is made on a machine without a GPU, stored, and executed elsewhere.
+"""A plan that is made without a device, stored, and executed elsewhere.
 
     python -m lowdnn.guide.recipes.plans_without_device
 

@@ -1,4 +1,4 @@
-"""A small network for inference in int8 and fp8, with one scale for each tensor, and its error against fp32.
+"""A small network for inference in int8 and fp8, and its error against fp32.
 
     python -m lowdnn.guide.recipes.quantised_inference
 

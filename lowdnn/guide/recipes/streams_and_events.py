@@ -1,4 +1,4 @@
-"""Two handles with a stream each, and events that order their work: one computes what the other reads.
+"""Two handles with a stream each, whose work events order.
 
     python -m lowdnn.guide.recipes.streams_and_events
 

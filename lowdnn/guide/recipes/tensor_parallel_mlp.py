@@ -1,10 +1,11 @@
-"""A tensor-parallel MLP for two GPUs, computed on one device in two halves whose sum is the whole.
+"""A tensor-parallel MLP for two GPUs, computed in two halves on one device.
 
     python -m lowdnn.guide.recipes.tensor_parallel_mlp
 
-y = gelu(x w1) w2. The first layer is column-parallel: each GPU has half of the columns of w1, and computes half of the
-hidden units from the whole of x. The second layer is row-parallel: the GPU has the rows of w2 that belong to its units.
-Each GPU then holds a summand of y, and one all-reduce adds them. gelu is taken of each unit alone, and needs none.
+The MLP is y = gelu(x w1) w2. The first layer is column-parallel: each GPU has half of the columns of w1, and computes
+half of the hidden units from the whole of x. The second layer is row-parallel: the GPU has the rows of w2 that belong to
+its units. Each GPU then holds a summand of y, and one all-reduce adds them. Between the layers there is none, since
+gelu is taken of each unit alone.
 
 On two GPUs, each has a process or a thread with a handle of its own (``create_handle(ordinal=1)``). lowdnn has no
 all-reduce: that of NCCL goes into the handle's stream (``get_stream``), at the place that is marked below. In training,

@@ -1,4 +1,4 @@
-"""A training loop: a network of two layers, its loss, all gradients, and SGD, with everything on the device.
+"""A training loop: loss, gradients and SGD of a two-layer network on the device.
 
     python -m lowdnn.guide.recipes.training_loop
 
