@@ -3,8 +3,8 @@
     python -m lowdnn.guide.recipes.tensor_parallel_mlp
 
 The MLP is y = gelu(x w1) w2. The first layer is column-parallel: each GPU has half of the columns of w1, and computes
-half of the hidden units from the whole of x. The second layer is row-parallel: the GPU has the rows of w2 that belong to
-its units. Each GPU then holds a summand of y, and one all-reduce adds them. Between the layers there is none, since
+half of the hidden units from the whole of x. The second layer is row-parallel: the GPU has the rows of w2 of its own
+units. Each GPU then holds a summand of y, and one all-reduce adds them. Between the layers there is none, since
 gelu is taken of each unit alone.
 
 On two GPUs, each has a process or a thread with a handle of its own (``create_handle(ordinal=1)``). lowdnn has no
