@@ -13,7 +13,7 @@ from lowdnn.frontend.arguments import shown
 from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.output_arrays import output_array, torch_among
-from lowdnn.status import BadParamError, DuplicatedEntriesError, ShapeMismatchError
+from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, ShapeMismatchError
 
 
 class Executable(Protocol):
@@ -66,11 +66,16 @@ def _executable(tensor: Tensor, value: object, handle: Handle) -> object:
 
     A NumPy array becomes a device tensor with the graph's data type and strides. A number for a tensor that is passed
     by value becomes an array of one element, since ``execute`` takes an integer for an address.
+    Raises AttributeTypeError for a list, ShapeMismatchError for an array of another shape.
     """
+    where = f"run.{tensor.get_name()}"
+    if isinstance(value, list | tuple):
+        expected = "a NumPy array, or what execute takes"
+        raise AttributeTypeError.at(where, expected=expected, got=shown(value), hint="numpy.array makes one of it")
     if tensor.get_is_pass_by_value():
         return np.asarray(value) if isinstance(value, int) else value
     if not isinstance(value, np.ndarray):
         return value
     if list(value.shape) != tensor.get_dim():
-        raise ShapeMismatchError.at(f"run.{tensor.get_name()}", expected=tensor.get_dim(), got=list(value.shape))
+        raise ShapeMismatchError.at(where, expected=tensor.get_dim(), got=list(value.shape))
     return from_numpy(value, handle, tensor.get_data_type(), tensor.get_stride())
