@@ -241,6 +241,37 @@ def test_a_sinks_gradient_beside_lengths(session: Session) -> None:
     check_close(attention.run(program, **options)[3], expected, 5e-3)
 
 
+@pytest.mark.parametrize("numbers", [((29, SQ), (SKV, 37)), ((SQ, 5), (6, SKV)), ((0, 20), (50, 0))])
+def test_forward_and_gradients_of_a_band_beside_a_sink(session: Session, numbers: tuple[tuple[int, int], ...]) -> None:
+    """The output and the statistics are those of the forward graph: rows without keys, and batches without rows."""
+    queries, keys = (np.array(of)[:, None, None, None] for of in numbers)
+    row, column = np.arange(SQ)[:, None], np.arange(SKV)
+    place = row + keys - queries
+    seen = (row < queries) & (column < keys) & (column <= place + 7) & (column > place - 14)
+    sink = normal(1, HEADS, 1, 1, dtype=np.float32)
+    attention = Attention(seen=seen, sink=np.where(row < queries, wide(sink), -np.inf))
+
+    def options(program: Program) -> dict[str, Any]:
+        lengths = zip(("seq_len_q", "seq_len_kv"), (queries, keys), strict=True)
+        given = {name: program.input(of.astype(np.int32)) for name, of in lengths}
+        band = {"diagonal_alignment": BOTTOM_RIGHT, "diagonal_band_left_bound": 14, "diagonal_band_right_bound": 7}
+        return given | band | {"use_padding_mask": True, "sink_token": program.input(sink)}
+
+    program = session.program()
+    operands = (heads_inside(program, x) for x in (attention.q, attention.k, attention.v))
+    o, stats = program.graph.sdpa(*operands, attn_scale=SCALE, generate_stats=True, **options(program))
+    program.output(o, np.float16, dim=[B, HEADS, SQ, D], stride=[HEADS * SQ * D, D, HEADS * D, 1])
+    program.output(stats, np.float32)
+    attention.o, attention.stats = program.run()
+    attention.d = (wide(attention.o) * wide(attention.do)).sum(-1, keepdims=True)
+    program = session.program()
+    dsink = program.graph.tensor(dim=[1, HEADS, 1, 1], stride=[HEADS, 1, 1, 1], data_type=DT.FLOAT)
+    program.output(dsink)
+    *found, of_sink = attention.run(program, **options(program), dSink_token=dsink)
+    attention.check(found)
+    check_close(of_sink, -(attention.p_sink * attention.d).sum((0, 2), keepdims=True), 1e-2)
+
+
 @pytest.mark.parametrize("has_packed_statistics", [False, True])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_packed_sequences(session: Session, has_packed_statistics: bool, is_causal: bool) -> None:
