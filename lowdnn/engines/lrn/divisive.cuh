@@ -14,12 +14,21 @@
 
 typedef COMPUTE Value;
 
-// Positions of a window before and after its centre, and their sum, along h and w, and along d.
-constexpr int BEFORE = (WINDOW - 1) / 2, AFTER = WINDOW - 1 - BEFORE, REACH = WINDOW - 1;
-constexpr int BEFORE_D = SPATIAL == 3 ? BEFORE : 0, AFTER_D = SPATIAL == 3 ? AFTER : 0, REACH_D = BEFORE_D + AFTER_D;
+// Positions of a window along h and w before its centre.
+constexpr int BEFORE = (WINDOW - 1) / 2;
+// Positions of a window along h and w after its centre.
+constexpr int AFTER = WINDOW - 1 - BEFORE;
+// Positions of a window along h and w besides its centre.
+constexpr int REACH = WINDOW - 1;
+// Positions of a window along d before its centre.
+constexpr int BEFORE_D = SPATIAL == 3 ? BEFORE : 0;
+// Positions of a window along d after its centre.
+constexpr int AFTER_D = SPATIAL == 3 ? AFTER : 0;
+// Positions of a window along d besides its centre.
+constexpr int REACH_D = BEFORE_D + AFTER_D;
 
 struct Divisive {
-  i64 channels, extents[3];  // of d, h, w
+  i64 channels, extents[3];  // channels; extents along d, h, w
   Value scale, exponent, k;  // alpha / n^SPATIAL, -beta
   Divider tiles[5];
 };

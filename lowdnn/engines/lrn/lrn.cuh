@@ -14,8 +14,10 @@
 
 typedef COMPUTE Value;
 
-// Channels of a window before and after its centre.
-constexpr int BEFORE = (WINDOW - 1) / 2, AFTER = WINDOW - 1 - BEFORE;
+// Channels of a window before its centre.
+constexpr int BEFORE = (WINDOW - 1) / 2;
+// Channels of a window after its centre.
+constexpr int AFTER = WINDOW - 1 - BEFORE;
 
 struct Lrn {
   i64 groups, channels;

@@ -46,8 +46,14 @@ from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument
 
-#: Uids of values inside the kernel: negative, which no tensor of a graph has.
-_NORMALISED, _SCALED, _VARIANCE, _EXACT = -1, -2, -3, -4
+#: The uid of the normalised value in the kernel; uids here are negative, which no tensor of a graph has.
+_NORMALISED = -1
+#: The uid of the scaled value in the kernel.
+_SCALED = -2
+#: The uid of the variance in the kernel.
+_VARIANCE = -3
+#: The uid of a statistic in the kernel before it is rounded.
+_EXACT = -4
 #: Registers of a thread for its epilogue, if that reads more than one tensor for each element.
 _EPILOGUE_REGISTERS = 8
 #: Registers of a thread for the sample of a row, from which the first estimate of the mean follows.

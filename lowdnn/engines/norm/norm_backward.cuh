@@ -209,7 +209,8 @@ __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& wal
 struct Gradient {
   Value of_g[WIDTH], of_x[WIDTH], constant[WIDTH], inverse[WIDTH];
 
-  // scale: the row's, with ROW_SCALE.  averages: of g and of g * xhat; g includes the scale if rows share statistics.
+  // scale: the row's, with ROW_SCALE.  averages: the averages of g and of g * xhat; g includes the scale if rows share
+  // statistics.
   __device__ __forceinline__ Gradient(const Value (&parameters)[WIDTH], const Value (&scale)[WIDTH],
                                       const Value (&averages)[2 * WIDTH]) {
 #pragma unroll

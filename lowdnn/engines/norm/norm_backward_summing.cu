@@ -9,7 +9,7 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
 // (include/rows/rows.cuh); inverse and mean have one element for each row; the sums are [blocks / CLUSTER][elements of
 // a row].
-// Block: of a persistent grid, one row for each slot, then one grid further on, and so on; CLUSTER blocks share rows.
+// Block: one row for each slot, then one grid further on, and so on, in a persistent grid; CLUSTER blocks share rows.
 // Each thread has the same elements of all of its rows, and sums them in registers. STAGES rows are in flight to shared
 // memory. CACHES_ROW: the row at hand stays in registers, unconverted, and its stage is refilled at once; otherwise it
 // is read twice. The scales stay in registers or in shared memory (SCALES). No other thread reads a thread's part of a

@@ -3,8 +3,9 @@
 //   y = epilogue((x - mean) * inverse * scale + bias)   with x = prologue(...)
 //   inverse = 1 / sqrt(average of (x - mean)^2 + epsilon)
 //
-// with a mean and an inverse for each row.
-// of the epilogue. NORM_GROUP neighbouring rows, the channels of a normalisation group, share mean and inverse.
+// with a mean and an inverse for each row. Without CENTRED the mean is 0. Scale and bias are the row's (ROW_SCALE,
+// ROW_BIAS); those of single elements belong to the epilogue. NORM_GROUP neighbouring rows, the channels of a
+// normalisation group, share mean and inverse.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
 // Accuracy: first comes an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole
@@ -193,7 +194,7 @@ template <class Slots> struct RowPasses {
     slots.begin(elements);
   }
 
-  // scale, offset: those of the row.
+  // scale, offset: the row's.
   __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& cached, Stored& stored,
                                               const Value (&shift)[WIDTH], const Value (&sums)[2 * WIDTH],
                                               const Value (&scale)[WIDTH], Value (&offset)[WIDTH]) {

@@ -39,8 +39,12 @@ _MAX_TEAM = 512
 _BLOCK_THREADS = 512
 #: Registers of a thread besides those of its groups.
 _REGISTERS = 48
-#: The macro SCALES: threads read their scales at each use, or cache them in registers or in shared memory.
-UNCACHED, IN_REGISTERS, IN_SHARED_MEMORY = 0, 1, 2
+#: The macro SCALES: threads read their scales at each use.
+UNCACHED = 0
+#: The macro SCALES: threads cache their scales in registers.
+IN_REGISTERS = 1
+#: The macro SCALES: threads cache their scales in shared memory.
+IN_SHARED_MEMORY = 2
 UNCACHED, IN_REGISTERS, IN_SHARED_MEMORY = 0, 1, 2
 
 

@@ -32,7 +32,7 @@ struct Slices {
 
 struct Params {
   i64 outputs;
-  i64 groups;  // of one output
+  i64 groups;  // groups of one output
   i64 extent;  // elements along the vector axis
   i64 slice_groups;
   i64 slices;

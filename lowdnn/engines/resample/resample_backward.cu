@@ -39,11 +39,11 @@ typedef Either<MAXIMUM, Either<HAS_INDEX, IndexedMaxima, SearchedMaxima>::Type, 
 
 struct Gradients {
   i64 groups;
-  Divider radices[5];  // of a group's number; the first is not used
+  Divider radices[5];  // the radices of a group's number; the first is not used
   const DY_TYPE* dy;
   i64 dy_strides[5];  // n, c, planes, rows, columns
   TapAxis axes[3];    // planes, rows, columns
-  COMPUTE divisor;    // of every output, if DIVISOR is ALL
+  COMPUTE divisor;    // the divisor of every output, if DIVISOR is ALL
 };
 
 struct Params : Gradients, Maxima, ArgsOf<Functor> {};

@@ -29,11 +29,11 @@ template <> struct IndexOutput<false> {};
 
 struct Image {
   i64 groups;
-  Divider radices[5];  // of a group's number; the first is not used
+  Divider radices[5];  // the radices of a group's number; the first is not used
   const X_TYPE* x;
   i64 x_strides[5];  // n, c, planes, rows, columns
   TapAxis axes[3];   // planes, rows, columns
-  COMPUTE divisor;   // of every output, if DIVISOR is ALL
+  COMPUTE divisor;   // the divisor of every output, if DIVISOR is ALL
 };
 
 struct Params : Image, IndexOutput<HAS_INDEX>, ArgsOf<Functor> {};

@@ -123,8 +123,8 @@ class Rounds:
     def of(sizes: Sequence[int], block: int = 1) -> Rounds:
         """The assignment with the most rounds.
 
-        sizes: of the parts, ``block`` of which a block takes. If a block does not divide them, the last blocks of parts
-        have nothing to do, at most one in ``_FEWEST_ROUNDS``.
+        sizes: the parts' sizes, ``block`` elements of which a block takes. If a block does not divide them, the last
+        blocks of parts have nothing to do, at most one in ``_FEWEST_ROUNDS``.
         """
         unit = gcd(*sizes)
         count = ceil_div(unit, block)

@@ -30,7 +30,7 @@ class Axis:
 def common_axes(copies: Sequence[Copy], padding: int = 0) -> tuple[Axis, ...]:
     """The axes of non-empty copies of equal rank, slowest in y first; neighbours merge if all copies allow it.
 
-    Axes of extent 1 are dropped, unless none would be left.  padding: that of the last axis.
+    Axes of extent 1 are dropped, unless none would be left.  padding: zeros after the last axis.
     """
     rank = len(copies[0].y.dims)
     axes = [_axis(copies, axis) for axis in range(rank)]

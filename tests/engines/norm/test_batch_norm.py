@@ -1,4 +1,4 @@
-"""``batch_norm``: the same results as the reference, in few passes, whatever the mean."""
+"""``batch_norm``: results agree with the reference, in few passes, whatever the mean."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_strided_channels(device: Runtime) -> None:
         ("dims=3x20x9x11 mode=group groups=2 dtype=bf16", SMALL, 10),
         ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER, 4),
         ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER | {KnobType.READ_AHEAD: 1}, 4),
-        ("dims=2x66x4x5 mode=group groups=2", SMALL, 1),  # more than a block has one beside the other
+        ("dims=2x66x4x5 mode=group groups=2", SMALL, 1),  # more than a block has side by side
     ],
 )
 def test_gradients_of_channels_one_after_the_other(

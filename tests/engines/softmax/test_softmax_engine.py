@@ -39,7 +39,7 @@ def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None
 @pytest.mark.parametrize(
     ("line", "choices", "how"),
     [
-        ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 2),  # rows that begin beside vectors
+        ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 2),  # misaligned rows
         ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 2),
         ("dims=11x1500 log=yes", SMALL | {KnobType.THREADS_PER_ROW: 128, KnobType.MULTIPLY: 4}, 2),
         ("dims=11x1500 before=mul", SMALL | {KnobType.THREADS_PER_ROW: 128, KnobType.MULTIPLY: 4}, 1),  # two tensors
@@ -55,9 +55,9 @@ def test_bulk_copies_bring_the_next_row(racing: Runtime, line: str, choices: dic
 @pytest.mark.parametrize(
     ("line", "line_groups"),
     [
-        ("dims=41x1989 dtype=bf16 stats=fp32", 8),  # beside vectors, at each place of a line
+        ("dims=41x1989 dtype=bf16 stats=fp32", 8),  # misaligned, at each position in a line
         ("dims=4x11x1985 dtype=fp16 log=yes", 8),
-        ("dims=7x5x1992 dtype=bf16", 8),  # beside lines
+        ("dims=7x5x1992 dtype=bf16", 8),  # inside lines
         ("dims=19x1960 dtype=bf16 out=fp32", 8),
         ("dims=19x953 log=yes", 8),
         ("dims=19x1984 dtype=bf16", 1),  # at lines
@@ -89,7 +89,7 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
     ("line", "choices", "is_ahead"),
     [
         ("dims=41x250 dtype=fp16", NARROW | {KnobType.MULTIPLY: 16}, 1),
-        ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 1),  # rows that begin beside vectors
+        ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 1),  # misaligned rows
         ("dims=23x512 dtype=bf16 log=yes", CLUSTER, 1),
         ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 1),
         ("dims=19x1020 dtype=fp32 log=yes dir=bwd", SMALL | {KnobType.THREADS_PER_ROW: 64, KnobType.MULTIPLY: 4}, 1),

@@ -318,7 +318,7 @@ def test_whole_tiles_move_16_bytes_at_a_time(data_type: DataType, accesses: int)
         options=source.options_for("compute_80"),
         output=nvrtc.Output.PTX,
     )
-    reads = 2 * accesses  # of whole squares, and of the rows of one at an edge
+    reads = 2 * accesses  # whole squares, and the rows of one at an edge
     expected = {"ld.global.nc": reads, "st.shared": accesses, "ld.shared": accesses}
     for instruction, count in {**expected, "st.global": accesses}.items():
         assert compiled.image.count(f"{instruction}.v4.u32".encode()) == count, instruction

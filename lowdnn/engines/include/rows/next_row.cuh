@@ -25,7 +25,7 @@ template <class Source, class Tile, int HOW> struct NextRow {
   static constexpr int BARRIER_BYTES = HOW == BY_BULK_COPY ? 16 : 0;
 
   Loaded* const first;  // the entries of all threads
-  u32 parity = 0;       // of the bulk copy that is waited for next
+  u32 parity = 0;       // the parity of the bulk copy that is waited for next
   typename Source::template Loaded<1> singles[Tile::SINGLES > 0 ? Tile::SINGLES : 1];
 
   __device__ __forceinline__ explicit NextRow(void* memory) : first(static_cast<Loaded*>(memory)) {

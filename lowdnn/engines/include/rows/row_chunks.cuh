@@ -27,7 +27,7 @@ template <class Tile, class Whole, class Single> struct OfGroups {
 template <class Source, class Tile> struct ReadChunk {
   typedef typename Source::template Loaded<Tile::VECTOR_SIZE> Loaded;
 
-  static constexpr int WORDS = sizeof(Loaded) / 4;  // of a group; 0 for groups narrower than a word
+  static constexpr int WORDS = sizeof(Loaded) / 4;  // words of a group; 0 for groups narrower than a word
 
   OfGroups<Tile, Loaded, typename Source::template Loaded<1>> in = {};
 

@@ -39,10 +39,10 @@ template <class Tile_, class T, int MOST, bool POSTS = true, bool HAS_ROLES = fa
   typedef T Number;
 
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WIDTH = Tile::WIDTH;
-  static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
+  static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // numbers of a block
   static constexpr bool IN_LANES = WARP_SIZE % Tile::SIDE_SIZE == 0;
   static constexpr bool HAS_BARRIER = SPAN > WARP_SIZE || Tile::BLOCKS > 1;  // whether a reduction needs one
-  static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // of a team: warps or members
+  static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // warps or members
   // Whether each of many numbers is reduced by one thread, which shares the result; few are reduced by every thread
   // itself.
   static constexpr bool BY_NUMBER = Tile::IN_GRID || !IN_LANES || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);

@@ -43,7 +43,7 @@
 template <int RANK> struct RowSizes {
   i64 rows;            // groups of rows
   i64 groups;          // whole groups of a row that begins at a vector
-  i64 chunks;          // of a row
+  i64 chunks;          // chunks of a row
   i64 elements;        // along the vector axis
   // Strides of the rows' starts, modulo a vector or, with LINE > 1, a memory line.
   i64 skews[RANK];
@@ -56,13 +56,13 @@ template <int RANK_, int KEPT_AXES_, bool IN_ROW_, bool SKEWED_, int VECTOR_SIZE
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
-  static constexpr int THREAD_GROUPS = THREAD_GROUPS_;  // of a chunk, in each thread
+  static constexpr int THREAD_GROUPS = THREAD_GROUPS_;  // groups of a chunk in each thread
   static constexpr int BLOCKS = BLOCKS_;  // blocks that share a row
   static constexpr int CLUSTER_BLOCKS = CLUSTER_SIZE;
   static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // whether these blocks are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_, SKEWED = SKEWED_;
-  static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // of a thread
+  static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // in each thread
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int GROUP_ROWS = GROUP_ROWS_;  // rows that share statistics
   static constexpr int LINE = LINE_;  // groups that the start of a warp's accesses is a multiple of
@@ -264,7 +264,7 @@ template <class Tile> struct RowWalk {
     return left < MOST ? int(left) : MOST;
   }
 
-  u32 rank;  // of the block among those that share the row; cached, since reading it is slow
+  u32 rank;  // the block's number among those that share the row; cached, since reading it is slow
 
   // Moves to a group; returns its position along the functors' vector axis.
   __device__ __forceinline__ i64 move_to(i64 number) {
