@@ -26,25 +26,33 @@ struct Known {
   static constexpr int VALUES = CELL::BLOCKS + 2 * CELL::HAS_CELLS + CELL::CARRIES + HAS_CARRIED + 2;
   static constexpr bool IS_EARLY = Step::has_room(VALUES);  // before the product
 
-  TYPE gates[CELL::BLOCKS] = {};
-  Value dy = Value(0), cell = Value(0), last = Value(0), beside = Value(0), carried = Value(0);
-  Value dgates[CELL::BLOCKS];
+  TYPE gates[CELL::BLOCKS], dy;
+  Value cell, last, beside, carried, dgates[CELL::BLOCKS];
 
-  // What the step before this one did not write.
-  __device__ __forceinline__ void fetch(const Element& e) {
+  // What the step before this one did not write. is_first: whether there is no step before this one in time.
+  __device__ __forceinline__ void fetch(const Element& e, bool is_first) {
     const TYPE* const row = e.p.gates + e.of(e.p.gate_rows, e.t);
 #pragma unroll
     for (int block = 0; block < CELL::BLOCKS; ++block) gates[block] = row[i64(block) * e.p.units];
-    dy = e.dy();
+    dy = e.p.dy[e.of(e.p.dy_rows, e.t)];
     if constexpr (CELL::HAS_CELLS) {
+      const i64 before = e.of(e.p.cell_rows, e.sequence.before(e.t));
       cell = e.cell();
-      last = e.last_cell();
+      last = is_first ? read(e.p.first_cells, e.of(e.p.cell_ends)) : e.p.cells[before];
     }
-    if constexpr (CELL::CARRIES) last = e.last_state();
+    if constexpr (CELL::CARRIES) {
+      const i64 before = e.of(e.p.state_rows, e.sequence.before(e.t));
+      last = is_first ? read(e.p.first_states, e.of(e.p.state_ends)) : Value(widen(e.p.states[before]));
+    }
   }
+  // What reaches the state and the cell from behind: of a sequence with a next step, and of one that ends here.
   __device__ __forceinline__ void fetch_carried(const Element& e) {
-    beside = beside_product(e, CELL::CARRIES);
-    if constexpr (CELL::HAS_CELLS) carried = e.has_next ? e.carried() : read(e.p.dlast_cells, e.of(e.p.cell_ends));
+    if constexpr (HAS_CARRIED) carried = e.carried();
+    beside = CELL::CARRIES ? carried : Value(0);
+  }
+  __device__ __forceinline__ void fetch_end(const Element& e) {
+    beside = read(e.p.dlast_states, e.of(e.p.state_ends));
+    if constexpr (CELL::HAS_CELLS) carried = read(e.p.dlast_cells, e.of(e.p.cell_ends));
   }
 };
 
@@ -102,24 +110,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     return;
   }
 
-  // What this thread's elements read, before the wait where it is known to be there.
+  // What this thread's elements read, before the wait where it is known to be there; loads depend on the step alone.
   const bool has_unit = tile.unit() < u32(p.units), is_first = step == 0;
   const u32 unit = has_unit ? tile.unit() : 0;
   Known known[Step::ELEMENTS];
+  i32 lengths[Step::ELEMENTS];
+  tile.find_lengths(p.lengths, p.steps, p.batch, lengths);
   const auto for_each = [&](const auto& visit) {
-    tile.for_each(p.lengths, p.steps, p.batch, [&](int i, const Sequence& s) {
+#pragma unroll
+    for (int i = 0; i < Step::ELEMENTS; ++i) {
+      const Sequence s = {tile.sequence_at(i, p.batch), d, lengths[i]};
       const bool has_next = is_beyond ? s.length > 0 : s.behind(t) >= 0 && s.has(s.behind(t));
       visit(i, Element{s, t, has_next, unit, p});
-    });
+    }
   };
   const auto fetch = [&] {
-    for_each([&](int i, const Element& e) {
-      if (!is_beyond && e.sequence.has(t)) known[i].fetch(e);
-    });
+    if (is_beyond) return;
+    if (step == p.steps - 1) for_each([&](int i, const Element& e) { known[i].fetch(e, true); });
+    else for_each([&](int i, const Element& e) { known[i].fetch(e, false); });
   };
   const auto fetch_carried = [&] {
+    if (!is_first && !p.lengths) {  // all have a next step
+      for_each([&](int i, const Element& e) { known[i].fetch_carried(e); });
+      return;
+    }
     for_each([&](int i, const Element& e) {
-      if (e.sequence.exists()) known[i].fetch_carried(e);
+      if (e.has_next) known[i].fetch_carried(e);
+      else known[i].fetch_end(e);
     });
   };
   if (!is_first) {
@@ -147,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     });
   } else {  // all cells, then their results: so that they are computed at once
     for_each([&](int i, const Element& e) {
-      CELL::step(KnownElement(e, known[i]), tile.total(0, i) + known[i].dy + known[i].beside);
+      CELL::step(KnownElement(e, known[i]), tile.total(0, i) + Value(widen(known[i].dy)) + known[i].beside);
     });
     for_each([&](int i, const Element& e) {
       if (!has_unit || !e.sequence.exists()) return;

@@ -20,18 +20,21 @@ typedef WgmmaStep<CELL::GATES, false> Step;
 struct Known {
   static constexpr bool IS_EARLY = Step::has_room(CELL::GATES + 1);  // before the product
 
-  TYPE input[CELL::GATES] = {};
-  Value last = Value(0), gates[CELL::BLOCKS], c, h;
+  TYPE input[CELL::GATES];
+  Value last, gates[CELL::BLOCKS], c, h;
 
   __device__ __forceinline__ void fetch_input(const Element& e) {
     const TYPE* const row = e.p.input + e.of(e.p.input_rows, e.t);
 #pragma unroll
     for (int gate = 0; gate < CELL::GATES; ++gate) input[gate] = row[gate * e.p.input_gate];
   }
-  // The cell, or the state of a GRU: what the step before this one wrote.
+  // The cell, or the state of a GRU: what the step before this one wrote, or the first one.
   __device__ __forceinline__ void fetch_last(const Element& e) {
-    if constexpr (CELL::HAS_CELLS) last = e.last_cell();
-    else if constexpr (CELL::BLOCKS == 4) last = e.last_state();
+    if constexpr (CELL::HAS_CELLS) last = e.p.cells[e.of(e.p.cell_rows, e.sequence.before(e.t))];
+    else if constexpr (CELL::BLOCKS == 4) last = widen(e.p.states[e.of(e.p.state_rows, e.sequence.before(e.t))]);
+  }
+  __device__ __forceinline__ void fetch_first(const Element& e) {
+    last = CELL::HAS_CELLS ? read(e.p.first_cells, e.of(e.p.cell_ends)) : read(e.p.first_states, e.of(e.p.state_ends));
   }
 };
 
@@ -86,22 +89,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     return;
   }
 
-  // What this thread's elements read, before the wait where it is known to be there.
+  // What this thread's elements read, before the wait where it is known to be there; loads depend on the step alone.
   const bool has_unit = tile.unit() < u32(p.units);
   const u32 unit = has_unit ? tile.unit() : 0;
   Known known[Step::ELEMENTS];
+  i32 lengths[Step::ELEMENTS];
+  tile.find_lengths(p.lengths, p.steps, p.batch, lengths);
   const auto for_each = [&](const auto& visit) {
-    tile.for_each(p.lengths, p.steps, p.batch, [&](int i, const Sequence& s) { visit(i, Element{s, t, unit, p}); });
+#pragma unroll
+    for (int i = 0; i < Step::ELEMENTS; ++i) {
+      const Sequence sequence = {tile.sequence_at(i, p.batch), d, lengths[i]};
+      visit(i, Element{sequence, t, unit, p});
+    }
   };
-  const auto fetch_inputs = [&] {
-    for_each([&](int i, const Element& e) {
-      if (e.sequence.has(t)) known[i].fetch_input(e);
-    });
-  };
+  const auto fetch_inputs = [&] { for_each([&](int i, const Element& e) { known[i].fetch_input(e); }); };
   const auto fetch_last = [&] {
-    for_each([&](int i, const Element& e) {
-      if (e.sequence.has(t)) known[i].fetch_last(e);
-    });
+    if (is_first) for_each([&](int i, const Element& e) { known[i].fetch_first(e); });
+    else for_each([&](int i, const Element& e) { known[i].fetch_last(e); });
   };
   if (!is_first) {
     allow_next_kernel();

@@ -41,10 +41,14 @@ template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
   // Elements from one sequence to the next: pairs of them lie 8 banks apart, since a warp stores 8 units of 4 at a
   // time.
   static constexpr int PITCH = UNITS + 4, SUMS_BYTES = GATES * TILE_COLUMNS * PITCH * int(sizeof(f32));
-  static constexpr int RING_BYTES = STAGES * STAGE_BYTES, BARRIERS_AT = RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES;
+  static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
+  static constexpr int BARRIERS_AT = RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES;
   // Cells: a thread has one unit, in every STRIDE-th of the block's sequences.
   static constexpr int OWN_SEQUENCES = (TILE_COLUMNS + DEPTH - 1) / DEPTH, STRIDE = CONSUMERS / UNITS;
   static constexpr int ELEMENTS = (OWN_SEQUENCES + STRIDE - 1) / STRIDE;
+  // Sums of a cluster: quads of a thread, neighbouring units of a gate and a sequence each, and those read at once.
+  static constexpr int LINE_QUADS = UNITS / 4, ALL_QUADS = GATES * OWN_SEQUENCES * LINE_QUADS;
+  static constexpr int QUADS = (ALL_QUADS + CONSUMERS - 1) / CONSUMERS, AT_ONCE = 12 / DEPTH;
   // Whether there are registers for so many values of each of a thread's cells during the product.
   static constexpr bool has_room(int values) {
     return GATES * WARPGROUP_COLUMNS / 2 + ELEMENTS * values + OTHER_REGISTERS <= REGISTERS;
@@ -143,20 +147,8 @@ template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
     }
     cluster_sync();
     if (!is_producer()) {
-      constexpr u32 QUADS = UNITS / 4;
-#pragma unroll 4
-      for (u32 item = threadIdx.x; item < u32(GATES * OWN_SEQUENCES) * QUADS; item += CONSUMERS) {
-        const u32 line = item / QUADS, gate = line / OWN_SEQUENCES, sequence = rank + line % OWN_SEQUENCES * DEPTH;
-        if (sequence >= TILE_COLUMNS) continue;
-        f32* const own = place(gate, sequence) + item % QUADS * 4;
-        float4 total = {0, 0, 0, 0};
 #pragma unroll
-        for (int block = 0; block < DEPTH; ++block) {
-          const float4 part = block == rank ? *reinterpret_cast<const float4*>(own) : load_of_block_16(own, block);
-          total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
-        }
-        *reinterpret_cast<float4*>(own) = total;
-      }
+      for (int first = 0; first < QUADS; first += AT_ONCE) add_parts(first);
     }
     cluster_arrive();  // no block may end while others read its sums: `finish`
     if (!is_producer()) meet();
@@ -167,20 +159,28 @@ template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
 
   __device__ __forceinline__ u32 unit() const { return first_unit + threadIdx.x % UNITS; }
 
-  // Calls visit(i, sequence) for the elements of this consumer, those of sequences that are not there too.
-  template <class Visit>
-  __device__ __forceinline__ void for_each(const i32* lengths, i32 steps, u32 batch, const Visit& visit) const {
+  // The lengths of the sequences of this consumer's elements; -1 of one that is not there, which has the place of the
+  // last one, so that loads need no condition: under conditions of their own they would wait for each other.
+  __device__ __forceinline__ void find_lengths(const i32* lengths, i32 steps, u32 batch, i32 (&found)[ELEMENTS]) const {
+#pragma unroll
+    for (int i = 0; i < ELEMENTS; ++i) found[i] = steps;
+    if (lengths) {
+#pragma unroll
+      for (int i = 0; i < ELEMENTS; ++i) found[i] = min(max(lengths[sequence_at(i, batch)], 0), steps);
+    }
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) {
-      const u32 column = column_of(i), b = first_sequence + column;
-      visit(i, sequence_of(lengths, column < u32(TILE_COLUMNS) ? b : batch, direction, steps, batch));
+      const bool exists = column_of(i) < u32(TILE_COLUMNS) && first_sequence + column_of(i) < batch;
+      found[i] = exists ? found[i] : -1;
     }
+  }
+  __device__ __forceinline__ u32 sequence_at(int i, u32 batch) const {
+    return min(first_sequence + column_of(i), batch - 1);
   }
 
   // The sum of element i.
   __device__ __forceinline__ f32 total(u32 gate, int i) const {
-    const u32 column = column_of(i);
-    return column < u32(TILE_COLUMNS) ? place(gate, column)[threadIdx.x % UNITS] : 0.0f;
+    return place(gate, min(column_of(i), u32(TILE_COLUMNS) - 1))[threadIdx.x % UNITS];
   }
 
  private:
@@ -209,6 +209,37 @@ template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
   __device__ __forceinline__ f32* place(u32 gate, u32 sequence) const {
     return sums + (gate * TILE_COLUMNS + sequence) * PITCH;
   }
+  // Adds up quads `first` and so on. All parts are read before any sum is written, so that none waits for another.
+  __device__ __forceinline__ void add_parts(int first) const {
+    float4 parts[AT_ONCE][DEPTH];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+#pragma unroll
+      for (int block = 0; block < DEPTH && first + i < QUADS; ++block) {
+        parts[i][block] = load_of_block_16(quad(first + i), block, has_quad(first + i));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if (first + i >= QUADS || !has_quad(first + i)) continue;
+      float4 total = parts[i][0];
+#pragma unroll
+      for (int block = 1; block < DEPTH; ++block) {
+        const float4 part = parts[i][block];
+        total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
+      }
+      *reinterpret_cast<float4*>(quad(first + i)) = total;
+    }
+  }
+  __device__ __forceinline__ f32* quad(int i) const {
+    const u32 item = threadIdx.x + i * CONSUMERS, line = item / LINE_QUADS;
+    return place(line / OWN_SEQUENCES, rank + line % OWN_SEQUENCES * DEPTH) + item % LINE_QUADS * 4;
+  }
+  __device__ __forceinline__ bool has_quad(int i) const {
+    const u32 item = threadIdx.x + i * CONSUMERS, line = item / LINE_QUADS;
+    return item < u32(ALL_QUADS) && rank + line % OWN_SEQUENCES * DEPTH < u32(TILE_COLUMNS);
+  }
+
   static __device__ __forceinline__ void meet() { named_barrier(MEETING, CONSUMERS); }
   __device__ __forceinline__ void release(u32 stage) const {
     if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(empty + stage * MBARRIER_BYTES);
