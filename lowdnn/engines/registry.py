@@ -169,7 +169,7 @@ _OWN_KERNELS = (
         50,
         "rnn_persistent",
         "rnn.rnn_persistent.RnnPersistent",
-        (RnnForward,),
+        (RnnForward, RnnBackwardData),
         (("matmul_wgmma", "matmul_mma", "matmul_simt", "pointwise", "reduction", "transform"),),
     ),
 )
