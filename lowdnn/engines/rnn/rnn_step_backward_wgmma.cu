@@ -82,6 +82,50 @@ struct KnownElement : Element, ShortFunctions {
   }
 };
 
+// One thread copies the chunks of weights and of gate gradients.
+__device__ __forceinline__ void produce(const Params& params, const Step& tile, i32 step, i32 t, i32 chunks) {
+  const Layer& p = params.layer;
+  const u32 d = tile.direction;
+  prefetch(params.dgates);
+  const auto load_weights = [&](int, i32 chunk, u32 to, u32 full) {
+    tma_load<1>(to, params.weights, full, 0, tile.first_unit, chunk * CHUNK, d);
+  };
+  const auto load_gradients = [&](i32 chunk, u32 to, u32 full) {
+    const i32 k = chunk * CHUNK, column = k < p.weights.depth ? k : k - p.weights.depth + p.second_source;
+    tma_load<1>(to, params.dgates, full, 0, column, tile.first_sequence, d ? t - 1 : t + 1, d);
+  };
+  tile.produce(chunks, step > 0, load_weights, load_gradients);
+}
+
+// Reads what no step back writes.  is_first: whether there is no step before this one in time.
+template <class ForEach>
+__device__ __forceinline__ void fetch_all(bool is_first, Known (&known)[Step::ELEMENTS], const ForEach& for_each) {
+  if (is_first) for_each([&](int i, const Element& e) { known[i].fetch(e, true); });
+  else for_each([&](int i, const Element& e) { known[i].fetch(e, false); });
+}
+
+// Reads the gradients that reach the states and the cells from the next step.  have_next: whether all have one.
+template <class ForEach>
+__device__ __forceinline__ void fetch_all_carried(bool have_next, Known (&known)[Step::ELEMENTS],
+                                                  const ForEach& for_each) {
+  if (have_next) {
+    for_each([&](int i, const Element& e) { known[i].fetch_carried(e); });
+    return;
+  }
+  for_each([&](int i, const Element& e) {
+    if (e.has_next) known[i].fetch_carried(e);
+    else known[i].fetch_end(e);
+  });
+}
+
+// Computes all cells before any result is stored, so that they are computed at once.
+template <class ForEach>
+__device__ __forceinline__ void compute(const Step& tile, Known (&known)[Step::ELEMENTS], const ForEach& for_each) {
+  for_each([&](int i, const Element& e) {
+    CELL::step(KnownElement(e, known[i]), tile.total(0, i) + Value(widen(known[i].dy)) + known[i].beside);
+  });
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     KERNEL_NAME(const __grid_constant__ Params params, const i32 step) {
   extern __shared__ __align__(1024) u8 memory[];
@@ -93,17 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   const i32 depth = p.weights.depth + p.second_depth, chunks = step == 0 ? 0 : (depth + CHUNK - 1) / CHUNK;
 
   if (Step::is_producer()) {
-    if (elect_one()) {
-      prefetch(params.dgates);
-      const auto load_weights = [&](int, i32 chunk, u32 to, u32 full) {
-        tma_load<1>(to, params.weights, full, 0, tile.first_unit, chunk * CHUNK, d);
-      };
-      const auto load_gradients = [&](i32 chunk, u32 to, u32 full) {
-        const i32 k = chunk * CHUNK, column = k < p.weights.depth ? k : k - p.weights.depth + p.second_source;
-        tma_load<1>(to, params.dgates, full, 0, column, tile.first_sequence, d ? t - 1 : t + 1, d);
-      };
-      tile.produce(chunks, step > 0, load_weights, load_gradients);
-    }
+    if (elect_one()) produce(params, tile, step, t, chunks);
     __syncwarp();
     tile.share();
     Step::finish();
@@ -125,29 +159,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
   };
   const auto fetch = [&] {
-    if (is_beyond) return;
-    if (step == p.steps - 1) for_each([&](int i, const Element& e) { known[i].fetch(e, true); });
-    else for_each([&](int i, const Element& e) { known[i].fetch(e, false); });
+    if (!is_beyond) fetch_all(step == p.steps - 1, known, for_each);
   };
-  const auto fetch_carried = [&] {
-    if (!is_first && !p.lengths) {  // all have a next step
-      for_each([&](int i, const Element& e) { known[i].fetch_carried(e); });
-      return;
-    }
-    for_each([&](int i, const Element& e) {
-      if (e.has_next) known[i].fetch_carried(e);
-      else known[i].fetch_end(e);
-    });
-  };
-  if (!is_first) {
-    allow_next_kernel();
+  const auto fetch_carried = [&] { fetch_all_carried(!is_first && !p.lengths, known, for_each); };
+  Step::wait_for_last_step(is_first, [&] {
     if (Known::IS_EARLY) fetch();
-  }
-  wait_for_previous_kernel();
-  if (is_first) {
-    allow_next_kernel();
-    if (Known::IS_EARLY) fetch();
-  }
+  });
   if (Known::IS_EARLY) fetch_carried();
 
   tile.consume(chunks);
@@ -162,10 +179,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
       if (!has_unit || !e.sequence.exists()) return;
       write(p.dfirst_states, e.of(p.state_ends), tile.total(0, i) + known[i].beside);
     });
-  } else {  // all cells, then their results: so that they are computed at once
-    for_each([&](int i, const Element& e) {
-      CELL::step(KnownElement(e, known[i]), tile.total(0, i) + Value(widen(known[i].dy)) + known[i].beside);
-    });
+  } else {
+    compute(tile, known, for_each);
     for_each([&](int i, const Element& e) {
       if (!has_unit || !e.sequence.exists()) return;
       if (e.sequence.has(t)) KnownElement(e, known[i]).store();

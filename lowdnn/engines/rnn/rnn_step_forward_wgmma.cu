@@ -59,6 +59,47 @@ struct KnownElement : Element, ShortFunctions {
   }
 };
 
+// One thread copies the chunks of weights and of states.
+__device__ __forceinline__ void produce(const Params& params, const Step& tile, i32 step, i32 t, i32 chunks) {
+  const u32 d = tile.direction;
+  const bool is_first = step == 0;
+  const TensorMap& states = is_first ? params.first_states : params.states;
+  prefetch(states);
+  const auto load_weights = [&](int gate, i32 chunk, u32 to, u32 full) {
+    tma_load<1>(to, params.weights, full, 0, chunk * CHUNK, tile.first_unit, gate, d);
+  };
+  const auto load_states = [&](i32 chunk, u32 to, u32 full) {
+    const i32 k = chunk * CHUNK, sequence = tile.first_sequence;
+    if (is_first) tma_load<1>(to, states, full, 0, k, sequence, d);
+    else tma_load<1>(to, states, full, 0, k, sequence, d ? t + 1 : t - 1, d);
+  };
+  tile.produce(chunks, !is_first, load_weights, load_states);
+}
+
+// The biases of the products with the input and with the states.
+__device__ __forceinline__ void read_biases(const Layer& p, u32 direction, u32 unit, Value (&biases)[2][CELL::GATES]) {
+#pragma unroll
+  for (int gate = 0; gate < CELL::GATES; ++gate) {
+    const i64 place = direction * p.bias_direction + i64(gate) * p.units + unit;
+    biases[0][gate] = read(p.input_bias, place), biases[1][gate] = read(p.recurrent_bias, place);
+  }
+}
+
+// Computes all cells before any result is stored, so that they are computed at once.
+template <class ForEach>
+__device__ __forceinline__ void compute(const Step& tile, const Value (&biases)[2][CELL::GATES],
+                                        Known (&known)[Step::ELEMENTS], const ForEach& for_each) {
+  for_each([&](int i, const Element& e) {
+    Value input[CELL::GATES], of_states[CELL::GATES];
+#pragma unroll
+    for (int gate = 0; gate < CELL::GATES; ++gate) {
+      input[gate] = Value(widen(known[i].input[gate])) + biases[0][gate];
+      of_states[gate] = tile.total(gate, i) + biases[1][gate];
+    }
+    CELL::step(KnownElement(e, known[i]), input, of_states);
+  });
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     KERNEL_NAME(const __grid_constant__ Params params, const i32 step) {
   extern __shared__ __align__(1024) u8 memory[];
@@ -70,19 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   const i32 chunks = is_first && !p.first_states ? 0 : (p.weights.depth + CHUNK - 1) / CHUNK;
 
   if (Step::is_producer()) {
-    if (elect_one()) {
-      const TensorMap& states = is_first ? params.first_states : params.states;
-      prefetch(states);
-      const auto load_weights = [&](int gate, i32 chunk, u32 to, u32 full) {
-        tma_load<1>(to, params.weights, full, 0, chunk * CHUNK, tile.first_unit, gate, d);
-      };
-      const auto load_states = [&](i32 chunk, u32 to, u32 full) {
-        const i32 k = chunk * CHUNK, sequence = tile.first_sequence;
-        if (is_first) tma_load<1>(to, states, full, 0, k, sequence, d);
-        else tma_load<1>(to, states, full, 0, k, sequence, d ? t + 1 : t - 1, d);
-      };
-      tile.produce(chunks, !is_first, load_weights, load_states);
-    }
+    if (elect_one()) produce(params, tile, step, t, chunks);
     __syncwarp();
     tile.share();
     Step::finish();
@@ -107,22 +136,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     if (is_first) for_each([&](int i, const Element& e) { known[i].fetch_first(e); });
     else for_each([&](int i, const Element& e) { known[i].fetch_last(e); });
   };
-  if (!is_first) {
-    allow_next_kernel();
+  Step::wait_for_last_step(is_first, [&] {
     if (Known::IS_EARLY) fetch_inputs();
-  }
-  wait_for_previous_kernel();
-  if (is_first) {
-    allow_next_kernel();
-    if (Known::IS_EARLY) fetch_inputs();
-  }
+  });
   if (Known::IS_EARLY) fetch_last();
   Value biases[2][CELL::GATES];
-#pragma unroll
-  for (int gate = 0; gate < CELL::GATES; ++gate) {
-    const i64 place = d * p.bias_direction + i64(gate) * p.units + unit;
-    biases[0][gate] = read(p.input_bias, place), biases[1][gate] = read(p.recurrent_bias, place);
-  }
+  read_biases(p, d, unit, biases);
 
   tile.consume(chunks);
   if (!Known::IS_EARLY) {
@@ -131,16 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   }
   tile.share();
 
-  // All cells, then their results: so that they are computed at once.
-  for_each([&](int i, const Element& e) {
-    Value input[CELL::GATES], of_states[CELL::GATES];
-#pragma unroll
-    for (int gate = 0; gate < CELL::GATES; ++gate) {
-      input[gate] = Value(widen(known[i].input[gate])) + biases[0][gate];
-      of_states[gate] = tile.total(gate, i) + biases[1][gate];
-    }
-    CELL::step(KnownElement(e, known[i]), input, of_states);
-  });
+  compute(tile, biases, known, for_each);
   for_each([&](int i, const Element& e) {
     if (!has_unit || !e.sequence.exists()) return;
     if (e.sequence.has(t)) KnownElement(e, known[i]).store();

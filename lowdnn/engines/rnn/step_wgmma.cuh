@@ -79,6 +79,20 @@ template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
     return uniform(threadIdx.x / WARP_SIZE) == CONSUMERS / WARP_SIZE;
   }
 
+  // The consumers: wait for the step before this one. `fetch` reads what no step writes: before the wait but in the first
+  // step, which reads the results of other kernels.
+  template <class Fetch> static __device__ __forceinline__ void wait_for_last_step(bool is_first, const Fetch& fetch) {
+    if (!is_first) {
+      allow_next_kernel();
+      fetch();
+    }
+    wait_for_previous_kernel();
+    if (is_first) {
+      allow_next_kernel();
+      fetch();
+    }
+  }
+
   // Chunks of this block, the `rank`-th, the one DEPTH further on, and so on, of all `chunks`.
   __device__ __forceinline__ i32 own_chunks(i32 chunks) const { return max(chunks - i32(rank) + DEPTH - 1, 0) / DEPTH; }
 
