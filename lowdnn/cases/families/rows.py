@@ -204,7 +204,7 @@ class SoftmaxCase(Case):
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         values = super()._values(rng, tensor, exact)
         if self.log == "yes" and tensor.name == "y":  # a logarithm of a share
-            values = dtypes.from_float64(-np.abs(dtypes.to_values(values, tensor.data_type)), tensor.data_type)
+            values = dtypes.from_float64(-np.abs(dtypes.to_float64(values, tensor.data_type)), tensor.data_type)
         return values
 
 

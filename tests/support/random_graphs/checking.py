@@ -53,7 +53,9 @@ def problem_of(runtime: Runtime, grown: Grown, plan: Plan, unrounded: Collection
     for op in grown.graph.operations:
         # Rows outside of sequences stay as they are, which the oracle has as zeros; a virtual tensor has none.
         if isinstance(op, RaggedStore) and op.y.uid in actual:
-            actual[op.y.uid] = np.where(is_of_sequences(op, grown.inputs)[:, None], actual[op.y.uid], 0)
+            stored = actual[op.y.uid]
+            is_kept = is_of_sequences(op, grown.inputs)[:, None]
+            actual[op.y.uid] = np.where(is_kept, stored, np.zeros_like(stored))
     expected = evaluate(grown.graph, grown.inputs)
     changed = [] if grown.is_exact else _changed(grown, plan.numerical_notes, unrounded)
     found = (
