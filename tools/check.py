@@ -1,8 +1,8 @@
 """Every check of the project in one command: ``python tools/check.py [STEP...]``.
 
-Steps, in order: lint, format, types, layers, size, manifest, reference, assembly, tests. Without arguments all run;
-the exit code is that of the first step that failed. Steps of one process run two at a time, the others after them,
-unless one has failed. Run from anywhere; the working directory becomes the repository root.
+Steps, in order: lint, format, types, layers, size, words, manifest, reference, assembly, tests. Without arguments all
+run; the exit code is that of the first step that failed. Steps of one process run two at a time, the others after
+them, unless one has failed. Run from anywhere; the working directory becomes the repository root.
 
 The tests draw their data and shapes from a seed that follows from the kernels: the same kernels give the same run, so
 that a failure is there for whoever looks at it. ``python -m pytest`` by itself draws afresh each time. They do not
@@ -32,6 +32,7 @@ STEPS: dict[str, Sequence[str]] = {
     "types": (sys.executable, "-m", "mypy"),
     "layers": (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/test_layers.py"),
     "size": (sys.executable, "-m", "tools.checks.size"),
+    "words": (sys.executable, "-m", "tools.checks.words"),
     "manifest": (sys.executable, "tools/build_ptx.py", "--check"),
     "reference": (sys.executable, "tools/reference.py", "--check"),
     "assembly": (sys.executable, "tools/assemble.py"),

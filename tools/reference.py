@@ -102,7 +102,7 @@ def _entry(name: str, value: Any, subject: Subject) -> Iterator[str]:
     if home not in (None, subject.name):
         yield f"See `reference/{home}`."
     elif inspect.isclass(value) and issubclass(value, enum.Enum):
-        yield from (value.__doc__ or "", "", ", ".join(member.name for member in value) + ".")
+        yield from (value.__doc__ or "", "", *(f"- `{member.name}`" for member in value))
     elif inspect.isclass(value):
         yield from _class(value, name)
     elif callable(value):

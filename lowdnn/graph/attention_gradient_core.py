@@ -92,7 +92,7 @@ def _behind_pointwise(graph: OperationGraph, tensor: Tensor) -> tuple[Operation,
 def other_maker(
     graph: OperationGraph, product: Operation, factor: Tensor, mode: PointwiseMode
 ) -> PointwiseOperation | None:
-    """What makes the factor of ``product`` beside ``factor``, an operation of ``mode``."""
+    """The operation of ``mode`` that computes the other factor of ``product``; None where there is none."""
     if not isinstance(product, PointwiseOperation) or not is_plain(product, PointwiseMode.MUL):
         return None
     others = [tensor for tensor in product.operands.values() if tensor.uid != factor.uid]

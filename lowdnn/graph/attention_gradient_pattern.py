@@ -148,7 +148,7 @@ class _Ends:
 
 @dataclass(frozen=True)
 class _Factors:
-    """What is multiplied on the way of the gradients.
+    """The factors between the gradients of weights and those of scores.
 
     weights: factors of the weights before their product with d_o.  centres: numbers that d is multiplied by where dp
     has all factors of the weights.  d_scores: weights * (dp - d) with all of them.
@@ -303,8 +303,7 @@ class _Gradients:
         return _Factors(of_weights, centres, d_scores) if is_right else None
 
     def _between(self, product: Tensor, origin: Tensor, lengths: Mapping[int, Tensor]) -> tuple[Tensor, ...] | None:
-        """What ``origin`` is multiplied by to give ``product``; None where something else happens to it before
-        ``lengths``."""
+        """The factors of ``origin`` in ``product``; None where something else happens to it before ``lengths``."""
         maker = self._graph.producer(origin)
         dependent = frozenset() if maker is None else dependent_on(self._graph, maker)
         factors: list[Tensor] = []
@@ -346,7 +345,7 @@ class _Gradients:
         return None if dq is None or dk is None or dv is None else (dq, dk, dv)
 
     def _bias_sum(self, ds: Tensor) -> ReductionOperation | None:
-        """What sums ``ds`` over some of batches and heads."""
+        """The sum of ``ds`` over batches, heads or both; None where no operation computes it."""
         return next((op for op in self._graph.consumers(ds) if is_sum(op) and set(op.axes) <= {0, 1}), None)
 
     def _is_known_behind(self, lengths: Mapping[int, Tensor]) -> bool:
@@ -395,7 +394,7 @@ class _Gradients:
         return all(found.get(axis) == length.uid for axis, length in lengths.items())
 
     def _inner(self, ends: _Ends, factors: _Factors, scores: Tensor, ds: Tensor) -> Subgraph | None:
-        """What happens to scores, to their gradients and to weights; None where they depend on more than they may."""
+        """The operations on scores, their gradients and weights; None where they depend on more than they may."""
         dims = scores.dims
         given = tuple(self._builder.tensor(dims, FLOAT, is_virtual=True) for _ in range(3))
         core, known = self._core, {scores.uid: given[0]}
@@ -458,6 +457,6 @@ def _multiplies(operation: Operation, number: Tensor) -> bool:
 
 
 def _ends_of(operation: PointwiseOperation) -> tuple[Tensor, ...]:
-    """What it reads of the scores' dims or rows, and its result."""
+    """The operands with the dims of scores or of their rows, and the result."""
     read = (tensor for port, tensor in operation.operands.items() if port != "t")
     return (*read, operation.output)

@@ -1,7 +1,7 @@
 """The gradient of a bias behind the lengths of sequences, where a graph writes attention's gradients as products.
 
-The products are 0 there. What masks put in the place of such scores makes their weights, 0 only where it is minus
-infinity, which the graph need not say: it may be a number that is given at execute.
+The products are 0 there. A mask replaces such scores by a number. Their weights are 0 only where it is minus infinity,
+which a graph need not say: the number may be given at execute.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _EXCHANGED = (0, 1, 3, 2)
 
 
 def expanded(operations: Iterable[HasPorts]) -> tuple[Operation, ...]:
-    """What ``written_out`` gives, with one operation for what makes the gradients of an attention."""
+    """The operations of ``written_out``, those of an attention's gradients replaced by one."""
     return with_attention_gradients(written_out(operations))
 
 
@@ -96,7 +96,7 @@ def _lies_transposed(tensor: Tensor) -> bool:
 
 
 def _exchanged(tensor: Tensor) -> Tensor:
-    """The same memory as the transposed tensor."""
+    """The transposed tensor, in this one's memory."""
     dims, strides = (tuple(values[axis] for axis in _EXCHANGED) for values in (tensor.dims, tensor.strides))
     return replace(tensor, dims=dims, strides=strides)
 

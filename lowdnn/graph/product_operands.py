@@ -1,4 +1,4 @@
-"""What matrix products read and write once views, conversions and the zeros behind lengths are looked through.
+"""Operands and results of matrix products behind views, conversions and the zeros past lengths.
 
 Products of sequences of several lengths have zeros in the place of operands' elements from a length on, and of their
 results':
@@ -31,8 +31,8 @@ EXCHANGED = (0, 1, 3, 2)
 class Operand:
     """An operand of four axes: ``base``, with the last two axes exchanged where it ``is_transposed``.
 
-    lengths: by axis of the operand, the tensor of the lengths behind which it has zeros.  types: of the tensors between
-    ``base`` and the operand.
+    lengths: by axis of the operand, the tensor of the lengths behind which it has zeros.  types: the data types of the
+    tensors between ``base`` and the operand.
     """
 
     base: Tensor
@@ -122,7 +122,7 @@ def lengths_seen(graph: OperationGraph, seen: Tensor, dims: tuple[int, ...]) -> 
 
 
 def exchanged_of(operation: Operation) -> Tensor | None:
-    """What ``operation`` exchanges the last two of four axes of; None where it does something else."""
+    """The tensor whose last two of four axes ``operation`` exchanges; None where it does something else."""
     if isinstance(operation, Transpose) and operation.permutation == EXCHANGED:
         return operation.x
     if not isinstance(operation, Reshape) or operation.mode is not ReshapeMode.VIEW_ONLY or operation.x.rank != 4:
@@ -144,8 +144,8 @@ def is_plain(operation: PointwiseOperation, mode: PointwiseMode) -> bool:
 
 
 def result_of(graph: OperationGraph, product: Tensor, length: Tensor | None, heads: int) -> Tensor | None:
-    """What follows from ``product`` (batch, heads, rows, size) by zeros in the rows behind ``length``, sums over
-    neighbouring heads to ``heads`` of them, and conversions of what lies nowhere; None where one of these is missing.
+    """The tensor that ``product`` (batch, heads, rows, size) becomes: with zeros in the rows behind ``length``, summed
+    over neighbouring heads to ``heads`` of them, and converted where it is virtual. None where a step is missing.
     """
     found: Tensor | None = product
     if length is not None:
@@ -192,7 +192,7 @@ def _summed(graph: OperationGraph, product: Tensor, heads: int) -> Tensor | None
 
 
 def _reshaped(graph: OperationGraph, x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """What operations make of ``x`` by giving it other dims, its elements in their order."""
+    """The results of operations that give ``x`` the dims ``dims``, its elements in their order."""
     reshapes = (op for op in graph.consumers(x) if isinstance(op, Reshape) and op.mode is ReshapeMode.LOGICAL)
     return tuple(op.y for op in reshapes if op.y.dims == dims)
 

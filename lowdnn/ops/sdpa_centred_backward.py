@@ -19,7 +19,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import tensor_inputs
 from lowdnn.status import BadParamError, UnsupportedDataTypeError
 
-#: Of ``centre_scales``, at most.
+#: The most numbers in ``centre_scales``.
 MAX_SCALES = 2
 
 _WHERE = "sdpa_centred_backward.centre_scales"

@@ -21,7 +21,7 @@ class Task(Generic[T]):
         self._future: Future[T] = Future()
 
     def result(self) -> T:
-        """What the call returns, or raises; here and now where no thread has begun it."""
+        """The result of the call, or its error; makes the call here where no thread has begun it."""
         return self._call() if self._future.cancel() else self._future.result()
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What gradients of attention are found to be, and what is left beside them."""
+"""Gradients of attention are recognised in graphs, and the operations beside them stay."""
 
 from __future__ import annotations
 

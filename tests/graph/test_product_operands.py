@@ -1,4 +1,4 @@
-"""What operands and results of products are behind views, conversions and zeros behind lengths."""
+"""Operands and results of products are found behind views, conversions and zeros past lengths."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ class _Problem:
     def _kernel(
         self, role: str, port: str, params: QueriesParams, functors: Mapping[str, Functor], suffix: str = ""
     ) -> KernelRef:
-        """port: of the gradient that it stores."""
+        """port: the name of the gradient that the kernel stores."""
         shape = f"{params.TILE_Q}x{params.TILE_KV}x{params.PARTS}_d{params.HEAD_QK}v{params.HEAD_V}{suffix}"
         text = "\n".join(functor.text for functor in functors.values())
         types = self.backward.types_name("dq" if role == "bias" else port)

@@ -164,7 +164,7 @@ class AttentionBackward:
 
     @property
     def centre_scales(self) -> tuple[Tensor, ...]:
-        """What the sums of d_o * o are multiplied by."""
+        """The factors of the sums of d_o * o."""
         return self.operation.centre_scales if isinstance(self.operation, SdpaCentredBackward) else ()
 
     @property

@@ -104,7 +104,7 @@ def _ends_at_lengths(
 
 
 def _before(mode: PointwiseMode, x: Tensor, lengths: Tensor | None, producers: _Producers) -> Tensor | None:
-    """What ``lengths`` are added to or subtracted from, as ``mode`` says, to give ``x``."""
+    """The operand to which ``mode`` adds ``lengths``, or from which it subtracts them, for ``x``; None if not so."""
     op = producers.get(x.uid)
     if op is None or lengths is None or op.mode is not mode or op.operands["b"].uid != lengths.uid:
         return None

@@ -63,7 +63,7 @@ class Composite(ProblemEngine["_Runs"], LastResort):
 
 @dataclass(frozen=True)
 class _Runs:
-    """What runs in the place of a graph.
+    """Graphs that run in the place of a given one.
 
     stored: ``whole``, with unread outputs that their operations must write as intermediates in memory.
     """

@@ -9,8 +9,12 @@ from lowdnn.graph.graph import OperationGraph, form_of
 from lowdnn.ops.base import Operation
 from lowdnn.ops.tensor import Tensor
 
-#: How a tensor lies that an interval meets for the first time, in the place of its number.
-_AS_IN_THE_GRAPH, _STORED, _STORED_IN_PLACE = -1, -2, -3
+#: The number in a key for the first use of a tensor that lies as in the graph; later uses have numbers from 0 on.
+_AS_IN_THE_GRAPH = -1
+#: The number for the first use of a virtual tensor that the interval has in memory, in other strides than the graph's.
+_STORED = -2
+#: The number for the first use of a virtual tensor that the interval has in memory, in its strides in the graph.
+_STORED_IN_PLACE = -3
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class LeastCost:
     make itself.
 
     Bytes count of operations that touch all elements of their tensors, and products where no softmax may skip some of
-    them. What is empty takes no launch.
+    them. An interval that writes no elements takes no launch.
     """
 
     def __init__(self, graph: OperationGraph, arch: ArchSpec) -> None:

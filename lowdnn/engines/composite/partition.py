@@ -6,10 +6,10 @@ whose parts keep the inputs' precision wherever that can be, of these the one wi
 first one found where they tie. Time is the sum over launches of the launch overhead, bytes / bandwidth and arithmetic /
 rate: between cuts with the same launches and arithmetic, the fewest bytes moved win.
 
-An interval grows only while it is within the limits of some engine (``growth``), it is passed over where even a launch
-that moves its tensors once would cost more than what is found, and intervals of one form are planned once (``forms``).
-Where engines take any number of operations, long intervals end at some places only (``orders.Places``). So the work
-grows with the graph and not with its square.
+An interval grows only while it is within the limits of some engine (``growth``). It is passed over where even a
+launch that moves its tensors once would cost more than what is found. Intervals of one form are planned once
+(``forms``). Where engines take any number of operations, long intervals end at some places only (``orders.Places``).
+So the work grows with the graph and not with its square.
 """
 
 from __future__ import annotations

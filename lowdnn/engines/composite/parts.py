@@ -22,8 +22,8 @@ from lowdnn.plan import Plan
 class Part:
     """Some operations of a graph and the plan for them.
 
-    stored: what they write into memory where they are by themselves.
-    plan: of operations of the same form.  uids: by the uids in the plan, those here.
+    stored: tensors that they write into memory where they are by themselves.
+    plan: a plan for operations of their form.  uids: tensors' uids here, by those in the plan.
     seconds: see ``estimated_time_s``.
     """
 

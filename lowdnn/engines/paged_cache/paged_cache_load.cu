@@ -18,7 +18,7 @@ struct Params {
   const LENGTH_TYPE* lengths;
   i64 groups, size;
   i64 container_strides[4], y_strides[4];
-  i64 table_strides[2];  // of batch, entry
+  i64 table_strides[2];  // the strides of a sequence and an entry
   i64 length_stride;
   Divider axes[4];  // the first is not used
   i32 shift;

@@ -19,7 +19,7 @@ struct Params {
   T* padded;
   const OFFSET_TYPE* offsets;
   i64 groups, size;
-  i64 packed_strides[3];  // of head, row, element
+  i64 packed_strides[3];  // the strides of a head, a row and an element
   i64 padded_strides[4];
   i64 offset_stride, multiplier;
   Divider axes[4];  // the first is not used

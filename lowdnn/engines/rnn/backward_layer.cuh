@@ -75,7 +75,7 @@ struct Element {
 
   static __device__ __forceinline__ Value tanh(Value x) { return ::tanh(x); }
 
-  // What reaches a sequence's last step from behind.
+  // The gradients that reach a sequence's last step from behind.
   __device__ __forceinline__ Value last_gradient() const { return read(p.dlast_states, of(p.state_ends)); }
   __device__ __forceinline__ Value last_cell_gradient() const { return read(p.dlast_cells, of(p.cell_ends)); }
 
@@ -90,16 +90,17 @@ struct Element {
   }
 };
 
-// What reaches the state behind the sequence's last step, otherwise what goes around the product.
+// The gradient of the state beside the product: in the sequence's last step that of the last state, otherwise the part
+// that goes around the product.
 template <class E> __device__ __forceinline__ Value beside_product(const E& e, bool is_carried) {
   if (!e.has_next) return e.last_gradient();
   return is_carried ? e.carried() : Value(0);
 }
 
 // A cell. OWN: whether the weights are multiplied with rows of this step and not with those of the next.
-// CARRIES: whether a part of the state's gradient goes around the product.  BLOCKS: of gates of a row past the end of a
-// sequence that become 0.  GATES, of a cell that makes a step alone: blocks that the weights are multiplied with, the
-// first ones and the last one.
+// CARRIES: whether a part of the state's gradient goes around the product.  BLOCKS: blocks of gates that become 0 in a
+// row past the end of a sequence.  GATES: blocks that the weights are multiplied with, the first ones and the last one;
+// it holds for cells that make a step alone.
 // step(element, dh): dh is the product for a cell that is OWN, and the whole gradient of h for others; an element is what
 // Element is, or has some of its functions in another way.
 struct Alone {
@@ -200,7 +201,7 @@ __device__ __forceinline__ void put_end_of_nothing(const Element& e) {
   }
 }
 
-// What a row past the end of its sequence holds.
+// Fills a row past the end of its sequence with zeros.
 __device__ __forceinline__ void put_nothing(const Element& e) {
   const Layer& p = e.p;
 #pragma unroll

@@ -105,8 +105,8 @@ struct Element {
 };
 
 // A cell. GATES: rows of weights of a unit, the first of them of gate FIRST.  OWN: whether the weights are multiplied
-// with rows of this step and not with the states before it.  BLOCKS: of gates that it saves.  HAS_INPUT: whether there
-// are products with the input, and biases.  HAS_CELLS, HAS_STATE: whether it makes cells, and rows of the output.
+// with rows of this step and not with the states before it.  BLOCKS: blocks of gates that it saves.  HAS_INPUT: whether
+// there are products with the input, and biases.  HAS_CELLS, HAS_STATE: whether it makes cells, and rows of the output.
 // step(element, input, recurrent): the products with the input and with the states, biases included; an element is what
 // Element is, or has some of its functions in another way.
 struct Alone {
@@ -195,7 +195,7 @@ struct ProjectionCell : Alone {
   }
 };
 
-// What a row past the end of its sequence holds; a sequence without steps ends as it began.
+// Fills a row past the end of its sequence; a sequence without steps ends as it began.
 __device__ __forceinline__ void put_nothing(const Element& e) {
   const Layer& p = e.p;
 #pragma unroll

@@ -12,17 +12,21 @@ constexpr int GATES = CELL::GATES, BLOCKS = CELL::BLOCKS;
 constexpr int CHUNK = 64, LINE_BYTES = 128;
 constexpr int CONSUMERS = WARPGROUPS * WARPGROUP_SIZE, THREADS = CONSUMERS + WARPGROUP_SIZE, WARPS = CONSUMERS / 32;
 constexpr int ROWS = WARPGROUPS * 64, ALL_CHUNKS = CLUSTER * CHUNKS;
-constexpr int SHARE = WARPS / CLUSTER, UNITS = SHARE * 16;  // warps of rows and units that a block finishes
-constexpr int ARRIVALS = 32;                                // words of a part
-constexpr int HISTORY = 3;                                  // steps whose gradients are kept
-constexpr int SHARED_CHUNKS = CHUNKS - REGISTER_CHUNKS;     // of a warpgroup
+constexpr int SHARE = WARPS / CLUSTER;                   // warps whose rows a block finishes
+constexpr int UNITS = SHARE * 16;                        // units that a block finishes
+constexpr int ARRIVALS = 32;                             // words of a part
+constexpr int HISTORY = 3;                               // steps whose gradients are kept
+constexpr int SHARED_CHUNKS = CHUNKS - REGISTER_CHUNKS;  // chunks of a warpgroup's weights in shared memory
 constexpr int WEIGHT_BYTES = 64 * LINE_BYTES, CHUNK_BYTES = COLUMNS * LINE_BYTES;
-constexpr int TILES = COLUMNS / 8, TILE_BYTES = 16 * 8 * int(sizeof(f32));  // of a warp's accumulators
-constexpr int SENT_BYTES = SHARE * TILES * TILE_BYTES;                      // by a block to another
-constexpr int QUADS = SHARE * COLUMNS / 4, PAIRS = (QUADS + WARPS - 1) / WARPS;  // of columns, of units of a thread
-constexpr int PIECES = UNITS * int(sizeof(TYPE)) / 16;  // of 16 bytes, of a block's gradients of a sequence and gate
+constexpr int TILES = COLUMNS / 8;                      // tiles of 16 rows and 8 columns in a warp's accumulators
+constexpr int TILE_BYTES = 16 * 8 * int(sizeof(f32));
+constexpr int SENT_BYTES = SHARE * TILES * TILE_BYTES;  // bytes that a block sends to another
+constexpr int QUADS = SHARE * COLUMNS / 4;              // parts of 16 units and 4 columns that a block finishes
+constexpr int PAIRS = (QUADS + WARPS - 1) / WARPS;      // pairs of units that a thread finishes
+constexpr int PIECES = UNITS * int(sizeof(TYPE)) / 16;  // pieces of 16 bytes in the new gradients of a column and gate
 constexpr int ITEMS = BLOCKS * COLUMNS * PIECES, ITEM_WARPS = (ITEMS + 31) / 32;
-constexpr int WRITERS = ITEM_WARPS < 3 ? ITEM_WARPS : 3, WRITERS_OF_CHUNK = WRITERS * (CHUNK / UNITS);  // warps
+constexpr int WRITERS = ITEM_WARPS < 3 ? ITEM_WARPS : 3;     // warps of a block that write new gradients
+constexpr int WRITERS_OF_CHUNK = WRITERS * (CHUNK / UNITS);  // warps of all blocks that write one chunk
 constexpr int RING_AT = WARPGROUPS * SHARED_CHUNKS * WEIGHT_BYTES;
 constexpr int SUMS_AT = RING_AT + SLOTS * CHUNK_BYTES;
 constexpr int OWN_AT = SUMS_AT + CLUSTER * SENT_BYTES;
@@ -30,17 +34,18 @@ constexpr int BARRIERS_AT = OWN_AT + ITEMS * 16;
 static_assert(WARPS % CLUSTER == 0 && CHUNK % UNITS == 0 && CHUNKS <= ARRIVALS, "whole warps of rows for each block");
 static_assert(SLOTS > 1 || CHUNKS == 1, "a chunk is released when the next one is being multiplied");
 
-// Barriers of the consumers and the writers: new gradients are there, have been read.
-constexpr u32 WRITTEN = 1, READ = 2, WRITTEN_THREADS = CONSUMERS + WRITERS * 32;
+constexpr u32 WRITTEN = 1;                                 // barrier: the consumers have written new gradients
+constexpr u32 READ = 2;                                    // barrier: the writers have read them
+constexpr u32 WRITTEN_THREADS = CONSUMERS + WRITERS * 32;  // threads of either barrier
 
 struct Params {
   Layer layer;
   u8* exchange;
   u32* arrivals;
-  i32 groups, clusters;  // of a direction, of a group
+  i32 groups, clusters;  // groups of a direction, clusters of a group
 };
 
-// Where the block stands, and what of the arguments is its own.
+// The block's place in the grid, and its part of the arguments.
 struct Place {
   const Params& p;
   u32 direction, group, cluster, rank;
@@ -85,8 +90,8 @@ struct Memory {
   __device__ __forceinline__ u32 full_of(u32 slot) const { return full + slot * MBARRIER_BYTES; }
   __device__ __forceinline__ u32 free_of(u32 slot) const { return free + slot * MBARRIER_BYTES; }
   __device__ __forceinline__ u32 slot_at(u32 slot) const { return ring + slot * CHUNK_BYTES; }
-  // Where block `rank`'s accumulators lie of tile `tile` of warp `warp` of this block's share. Those of lane l come at
-  // place l ^ l / 8 * 2, so that a warp reads two columns' of every other row from different banks.
+  // The address of block `rank`'s accumulators of tile `tile` of warp `warp` of this block's share. Lane l's
+  // accumulators lie at place l ^ l / 8 * 2, so that a warp reads two columns' of every other row from different banks.
   __device__ __forceinline__ u32 sums_of(u32 rank, u32 warp, u32 tile) const {
     return sums + ((rank * SHARE + warp) * TILES + tile) * TILE_BYTES;
   }

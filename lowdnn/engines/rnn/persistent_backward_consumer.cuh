@@ -31,10 +31,11 @@ struct OwnWeights {
   }
 };
 
-// What stays in registers of two units of a sequence: what their next step reads, and what goes back around the product.
-// 16-bit values are bits of words, as they were loaded: taking them apart would wait for the loads.
+// The values of two units of a sequence that stay in registers: those that their next step reads, and those that go
+// back around the product. 16-bit values are bits of words, as they were loaded: taking them apart would wait for the
+// loads.
 struct Resident {
-  i32 length;  // of the sequence; -1 where there is none
+  i32 length;  // the sequence's number of steps; -1 where there is no sequence
   u32 gates[BLOCKS], dy[2], last_state[2], first_cell[2], last_gradient[2], last_cell_gradient[2];
   Value cell[2], last_cell[2], carried[2];
 };
@@ -128,7 +129,7 @@ struct Consumer {
     return step < place.p.layer.steps && e.sequence.has(e.t);
   }
 
-  // What a step reads. All loads are under way before any is waited for.
+  // Loads the values that a step reads. All loads are under way before any is waited for.
   __device__ __forceinline__ void fetch(int part, i32 step) {
     const Layer& p = place.p.layer;
     for_each_pair(part, step, [&](int pair, const Element& e) {
@@ -242,7 +243,7 @@ struct Consumer {
     });
   }
 
-  // What is behind the first step of a sequence, or instead of it.
+  // Writes the gradients of first cells and states, behind a sequence's first step or, without any, instead of it.
   __device__ __forceinline__ void finish(int part, i32 step, const Value (&sums)[PAIRS * 2]) {
     const Layer& p = place.p.layer;
     for_each(part, step, [&](const ResidentElement& e, int i) {

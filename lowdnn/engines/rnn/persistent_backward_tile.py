@@ -17,31 +17,43 @@ from lowdnn.engines.model.occupancy import clustered_sms, consumer_registers, la
 from lowdnn.engines.rnn.persistent_tile import CHUNK, LINE_BYTES, MOST_CHUNKS
 from lowdnn.ops.rnn import Rnn
 
-#: Sequences of a part, and parts of a group of blocks, which a step takes in turn.
+#: Sequences of a part.
 COLUMNS = (8, 16, 32, 64)
+#: Parts of the sequences of a group of blocks; a step takes them in turn.
 PARTS = (1, 2, 4)
+#: Warpgroups of a block that multiply.
 WARPGROUPS = (1, 2)
 #: Blocks of a cluster, which share k out. One block alone would be no cluster, whose instructions the kernel has.
 CLUSTERS = (2, 4, 8)
-#: Units that a warpgroup multiplies, and those of one of its warps.
-WARPGROUP_UNITS, WARP_UNITS = 64, 16
+#: Units that a warpgroup multiplies.
+WARPGROUP_UNITS = 64
+#: Units of each warp of a warpgroup.
+WARP_UNITS = 16
 
 #: Chunks of the ring at least, where a part has as many.
 _FEWEST_SLOTS = 4
-#: Registers of a thread that a chunk of weights takes, and a pair of units with its values (an estimate).
-_CHUNK_REGISTERS, _PAIR_REGISTERS = 18, 18
+#: Registers of a thread that a chunk of weights takes.
+_CHUNK_REGISTERS = 18
+#: Registers of a thread that a pair of units takes with its values (an estimate).
+_PAIR_REGISTERS = 18
 #: Registers of a thread that neither weights nor sums take (so that no assembled kernel spills).
 _OTHER_REGISTERS = 92
 #: Seconds from the gradients of a block to their first chunk in another one (measured on an H200, as all of these).
 _EXCHANGE_S = 1.7e-6
-#: Seconds of a product with a chunk of k: of any, and for each column of a warpgroup.
-_CHUNK_S, _COLUMN_S = 0.08e-6, 0.55e-9
+#: Seconds of a product with a chunk of k, however many columns it has.
+_CHUNK_S = 0.08e-6
+#: Further seconds of a product with a chunk of k for each column of each warpgroup.
+_COLUMN_S = 0.55e-9
 #: Seconds from the request of a chunk until its slot is free for another one.
 _SLOT_S = 0.85e-6
-#: Seconds of the sum of a cluster's products without its bytes, and bytes that a block receives in a second.
-_SUM_S, _SUM_BYTES_PER_S = 0.3e-6, 28e9
-#: Seconds in which a thread computes the cells of a pair of units, and in which it requests what the next step reads.
-_PAIR_S, _FETCH_S = 0.48e-6, 0.25e-6
+#: Seconds in which the blocks of a cluster add up their products, however many bytes they exchange.
+_SUM_S = 0.3e-6
+#: Bytes of the other blocks' products that a block receives in a second.
+_SUM_BYTES_PER_S = 28e9
+#: Seconds in which a thread computes the cells of a pair of units.
+_PAIR_S = 0.48e-6
+#: Seconds in which a thread requests what the next step reads for a pair of units.
+_FETCH_S = 0.25e-6
 #: How much longer turns take while other parts' gradients are under way.
 _CROWDED = 1.25
 _BARRIER_BYTES = 8
@@ -51,9 +63,10 @@ KEPT_REGISTERS = 72
 
 @dataclass(frozen=True)
 class BackwardTile:
-    """columns: sequences of a part.  parts: of a group of blocks.  blocks: of saved gates.  chunks: of k of a block.
-    cluster: its blocks.  warpgroups: that multiply.  register_chunks: chunks of a warpgroup whose weights lie in
-    registers.  slots: chunks of the ring of gradients."""
+    """columns: sequences of a part.  parts: parts of a group of blocks.  blocks: values that are saved for each unit
+    in a step, such as its gates.  chunks: chunks of k that a block multiplies.  cluster: blocks of a cluster.
+    warpgroups: those that multiply.  register_chunks: chunks of a warpgroup whose weights lie in registers.
+    slots: chunks of the ring of gradients."""
 
     columns: int
     parts: int

@@ -1,10 +1,10 @@
-// What blocks of a persistent recurrence exchange through memory, and what they read of a layer's rows.
+// Functions with which blocks of a persistent recurrence exchange results through memory and read a layer's rows.
 
 #pragma once
 
 #include "include/numeric.cuh"
 
-// How many have arrived; what they wrote before is seen.
+// The number that have arrived; what they wrote before is seen.
 __device__ __forceinline__ u32 arrived(const u32* arrivals) {
   u32 count;
   asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(count) : "l"(arrivals) : "memory");

@@ -17,7 +17,7 @@ struct Params {
   const Value* sums;
   TYPE* biases;
   i32 rows, sum_pitch;
-  i32 count;             // of biases of a layer
+  i32 count;             // biases of a layer
   i32 unshifted;         // biases of a layer before the shifted side
   i32 shifted, shift;
 };

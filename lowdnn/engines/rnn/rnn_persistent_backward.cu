@@ -16,7 +16,7 @@
 // 128 bytes in the swizzle that wgmma reads. Step s takes the place of step s - HISTORY: before a block writes there, the
 // barriers of its cluster have told it that all blocks have read that step. Writers count in `arrivals`,
 // [direction][group][part][32], at their 64 units.
-// Roles: WARPGROUPS warpgroups multiply and compute cells. Of one more warpgroup a warp copies gradients to a ring of
+// Roles: WARPGROUPS warpgroups multiply and compute cells. In one more warpgroup a warp copies gradients to a ring of
 // SLOTS chunks, and WRITERS warps write the block's own to `exchange` and to the layer, so that the others need not wait
 // for stores.
 // Shared memory (dynamic): weights [warpgroup][chunk] and ring [slot] in swizzled rows of 128 bytes, sums
@@ -39,7 +39,7 @@
 // that their slots wait for earlier chunks alone.
 __device__ __forceinline__ void copy_gradients(const Place& place, const Memory& memory) {
   const u32 lane = threadIdx.x % WARP_SIZE, chunk = place.rank * CHUNKS + lane;
-  u32 number = lane;  // of the lane's chunk among all that the block takes
+  u32 number = lane;  // number of the lane's chunk among all that the block takes
 #pragma unroll 1
   for (i32 step = 1; step <= place.products(); ++step) {
 #pragma unroll 1
@@ -78,7 +78,7 @@ struct NewGradients {
     }
   }
 
-  // To the other blocks: those that the weights are multiplied with.
+  // Writes to the other blocks the gradients that the weights are multiplied with.
   __device__ __forceinline__ void exchange(u32 part, i32 step) const {
     const u32 first = place.first_unit(), first_piece = first % CHUNK / 8;
     u8* const chunks = place.exchange(part, step, first / CHUNK * GATES);

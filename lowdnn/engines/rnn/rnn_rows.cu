@@ -10,7 +10,8 @@
 // row (t, b) is first(t) + b, where first(t) is the sum over all sequences of min(t, length). Rows of a packed target
 // behind them all become 0.
 // Block: blockIdx.x = step * blocks + block; a block takes THREADS vectors of the rows of a step. The step behind the last
-// one, of a packed target only, is what is left of that. Launch: THREADS threads; no dynamic shared memory. It may be a dependent launch.
+// one, of a packed target only, is what is left of that. Launch: THREADS threads; no dynamic shared memory. It may be a
+// dependent launch.
 // Macros: TYPE, VECTOR (elements of an access), FROM_PACKED, TO_PACKED, SHIFT, DROPS, THREADS.
 
 #include "include/numeric.cuh"
@@ -30,12 +31,12 @@ struct Params {
   const i64* offset;
   i64 from_step, from_sequence, to_step, to_sequence, first_sequence;
   i64 threshold;           // words below it keep their element
-  i64 first_index;         // of the random numbers
-  i64 rows;                // of a packed target
+  i64 first_index;         // index of the first element's random number
+  i64 rows;                // rows of a packed target
   Value scale;
   i32 steps, batch, elements;
-  Divider blocks;          // of a step
-  Divider vectors;         // of a row
+  Divider blocks;          // blocks of a step
+  Divider vectors;         // vectors of a row
 };
 
 // The number of steps of a sequence.

@@ -19,8 +19,8 @@ struct Params {
 
 typedef WgmmaStep<1, true> Step;
 
-// A unit of a sequence in registers: what its cell reads and what it makes. beside: what reaches the state beside the
-// product. carried: the gradient of an LSTM's cell behind the step.
+// A unit of a sequence in registers: what its cell reads and what it makes. beside: the gradient that reaches the state
+// beside the product. carried: the gradient of an LSTM's cell behind the step.
 struct Known {
   static constexpr bool HAS_CARRIED = CELL::CARRIES || CELL::HAS_CELLS;
   static constexpr int VALUES = CELL::BLOCKS + 2 * CELL::HAS_CELLS + CELL::CARRIES + HAS_CARRIED + 2;
@@ -29,7 +29,8 @@ struct Known {
   TYPE gates[CELL::BLOCKS], dy;
   Value cell, last, beside, carried, dgates[CELL::BLOCKS];
 
-  // What the step before this one did not write. is_first: whether there is no step before this one in time.
+  // Loads the values that the step before this one did not write. is_first: whether there is no step before this one in
+  // time.
   __device__ __forceinline__ void fetch(const Element& e, bool is_first) {
     const TYPE* const row = e.p.gates + e.of(e.p.gate_rows, e.t);
 #pragma unroll
@@ -45,7 +46,8 @@ struct Known {
       last = is_first ? read(e.p.first_states, e.of(e.p.state_ends)) : Value(widen(e.p.states[before]));
     }
   }
-  // What reaches the state and the cell from behind: of a sequence with a next step, and of one that ends here.
+  // Both load the gradients that reach the state and the cell from behind: `fetch_carried` those of a sequence with a
+  // next step, `fetch_end` those of one that ends here.
   __device__ __forceinline__ void fetch_carried(const Element& e) {
     if constexpr (HAS_CARRIED) carried = e.carried();
     beside = CELL::CARRIES ? carried : Value(0);
@@ -144,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     return;
   }
 
-  // What this thread's elements read, before the wait where it is known to be there; loads depend on the step alone.
+  // Loads for this thread's elements, before the wait where values are there by then; they depend on the step alone.
   const bool has_unit = tile.unit() < u32(p.units), is_first = step == 0;
   const u32 unit = has_unit ? tile.unit() : 0;
   Known known[Step::ELEMENTS];

@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     return;
   }
 
-  // What this thread's elements read, before the wait where it is known to be there; loads depend on the step alone.
+  // Loads for this thread's elements, before the wait where values are there by then; they depend on the step alone.
   const bool has_unit = tile.unit() < u32(p.units);
   const u32 unit = has_unit ? tile.unit() : 0;
   Known known[Step::ELEMENTS];

@@ -1,6 +1,7 @@
 """``rnn_step_wgmma``: recurrent networks with one launch for each step of a layer on wgmma, and gradients of data.
 
-What it does not take, ``rnn_stepwise`` does. Kernels: ``rnn_step_forward_wgmma.cu``, ``rnn_step_backward_wgmma.cu``.
+``rnn_stepwise`` takes the networks that this engine refuses. Kernels: ``rnn_step_forward_wgmma.cu``,
+``rnn_step_backward_wgmma.cu``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// What the kernels of a recurrent step share: the walk of a block.
+// The walk of a block, which the kernels of a recurrent step share.
 //
 // The CLUSTER blocks of a cluster compute UNITS units of COLUMNS sequences in one direction, a part of k each, and then a
 // part of the cells each: blockIdx.x / CLUSTER is the tile of units, blockIdx.y of sequences, blockIdx.z the direction. A

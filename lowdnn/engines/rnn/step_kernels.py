@@ -49,8 +49,8 @@ class Phase:
     """A kernel of a step.
 
     kernel: ``rnn_step_forward`` or ``rnn_step_backward``.  cell: the type of its cell.  gates: rows of weights of a
-    unit.  units: of a sequence.  depths: of the parts of the product.  operands: what is multiplied.  fields: of the
-    kernel's Params.  flags: further macros.
+    unit.  units: units of a sequence.  depths: extents of k, one for each part of the product.  operands: the arrays
+    that are multiplied.  fields: arguments for the fields of the kernel's Params.  flags: further macros.
     """
 
     kernel: str
@@ -79,7 +79,7 @@ class Phase:
 class StepLauncher:
     """Adds the launches of phases on ``arch``.
 
-    rows, columns, cluster: of tiles (``StepTile``), or 0 for those that are the fastest for a phase.
+    rows, columns, cluster: the tiles' sizes (``StepTile``), or 0 for those that are the fastest for a phase.
     """
 
     arch: ArchSpec

@@ -26,8 +26,9 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct TensorCoreSums {
   typedef f32 Value;
   typedef Piece<u32, 2> Operand;
   static constexpr int ROW_BLOCKS = ROW_BLOCKS_, COLUMN_BLOCKS = COLUMN_BLOCKS_, PAIRS = (ROW_BLOCKS + 1) / 2;
-  static constexpr int LINES = COLUMN_BLOCKS;     // of states, which a lane reads
-  static constexpr int PIECE = sizeof(Operand) / sizeof(T), STRIDE = 4 * PIECE;  // of k: of a lane, of a warp
+  static constexpr int LINES = COLUMN_BLOCKS;                // lines of states that a lane reads
+  static constexpr int PIECE = sizeof(Operand) / sizeof(T);  // elements of k that a lane multiplies at a time
+  static constexpr int STRIDE = 4 * PIECE;                   // elements of k that a warp multiplies at a time
   // Pieces of each line on their way, as many as find room in registers.
   static constexpr int AHEAD = ROW_BLOCKS + LINES <= 5 ? 4 : ROW_BLOCKS + LINES <= 8 ? 2 : 1;
 
@@ -90,7 +91,8 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct FmaSums {
   }
 };
 
-// WARPS_: of a block.  BLOCKS: of a cluster.  IS_WHOLE_: lines begin at multiples of 16 bytes, and k ends with a piece.
+// WARPS_: warps of a block.  BLOCKS: blocks of a cluster.  IS_WHOLE_: whether lines begin at multiples of 16 bytes, and
+// k ends with a piece.
 template <class Sums, int WARPS_, int BLOCKS, bool IS_WHOLE_> struct StepProduct {
   typedef typename Sums::T T;
   typedef typename Sums::Value Value;
@@ -102,7 +104,7 @@ template <class Sums, int WARPS_, int BLOCKS, bool IS_WHOLE_> struct StepProduct
   static constexpr int SHARED_BYTES = WARPS_ * ROWS * PITCH * int(sizeof(Value));
   static constexpr int WALKERS = WARPS_ * BLOCKS;  // warps that share k out
 
-  const u32 rank;  // of the block in its cluster
+  const u32 rank;  // the block's rank in its cluster
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   Sums sums;
   Operand weights[AHEAD][ROW_BLOCKS];
@@ -111,7 +113,7 @@ template <class Sums, int WARPS_, int BLOCKS, bool IS_WHOLE_> struct StepProduct
   __device__ __forceinline__ u32 row(int block) const { return block * 8 + lane / 4; }
   __device__ __forceinline__ u32 column(int line) const { return Sums::column(line, lane); }
 
-  // Reads the first pieces of the weights. rows: lines of weights, null for one of zeros.  depth: of k.
+  // Reads the first pieces of the weights. rows: lines of weights, null for one of zeros.  depth: elements of k.
   __device__ __forceinline__ void begin(const T* const (&rows)[ROW_BLOCKS], i32 depth) {
     load_group(weights, rows, first_k(), depth);
   }

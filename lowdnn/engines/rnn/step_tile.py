@@ -25,9 +25,11 @@ from lowdnn.ops.rnn_saved import cell_type
 from lowdnn.plan import MathUnit
 from lowdnn.status import BadParamError
 
-#: Rows of weights and sequences of a tile, and warps of a block.
+#: Rows of weights of a tile.
 ROWS = (8, 16, 32, 64)
+#: Sequences of a tile.
 COLUMNS = (8, 16, 32, 64)
+#: Warps of a block.
 WARPS = (4, 8)
 #: Blocks of a cluster, which share k out.
 CLUSTERS = (1, 2, 4, 8)
@@ -36,23 +38,28 @@ CLUSTERS = (1, 2, 4, 8)
 _MOST_SUMS = {MathUnit.MMA_F16: 64, MathUnit.MMA_TF32: 64, MathUnit.FMA_F32: 16, MathUnit.FMA_F64: 8}
 #: The most sums of a tile whose units have one row each.
 _MOST_SINGLE = 2048
-#: Bytes of a tile's sums up to which a multiprocessor has registers for two blocks (``StepTile`` of ``step.cuh``).
-_FEW_SUM_BYTES, _RESIDENT = 2048, 2
+#: The most bytes of a tile's sums with which a multiprocessor has registers for several blocks (``step.cuh``).
+_FEW_SUM_BYTES = 2048
+#: Blocks that a multiprocessor has registers for where a tile has at most _FEW_SUM_BYTES of sums; otherwise one.
+_RESIDENT = 2
 #: The share of a multiprocessor's rate from the L2 cache that is left where all of them read.
 _SHARED_L2 = 0.87
 #: Bytes of a piece of k that a lane reads for a product on tensor cores.
 _WORDS_BYTES = 8
-#: Multiples of the load latency that the first group of k waits for, each further one, and blocks of a cluster that
-#: meet and exchange sums.
-_FIRST_GROUP, _FURTHER_GROUP, _MEETING = 0.6, 1.2, 1.7
+#: Time that a block waits for its first group of k, as a multiple of the load latency.
+_FIRST_GROUP = 0.6
+#: Time that a block waits for each further group of k, as a multiple of the load latency.
+_FURTHER_GROUP = 1.2
+#: Time in which the blocks of a cluster meet and exchange sums, as a multiple of the load latency.
+_MEETING = 1.7
 #: Bytes of sums that go through shared memory in a clock.
 _SUM_BYTES_PER_CLOCK = 13
 
 
 @dataclass(frozen=True)
 class StepTile:
-    """rows: of weights, about; a multiple of 8.  columns: sequences, a multiple of 8.  warps: of a block.  cluster: its
-    blocks."""
+    """rows: rows of weights, about; a multiple of 8.  columns: sequences, a multiple of 8.  warps: warps of a block.
+    cluster: blocks of a cluster."""
 
     rows: int
     columns: int

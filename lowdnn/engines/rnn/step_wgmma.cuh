@@ -1,4 +1,4 @@
-// What the kernels of a recurrent step on wgmma share: the walk of a block, and its product; for sm_90a.
+// The walk of a block and its product, which the kernels of a recurrent step on wgmma share; for sm_90a.
 //
 // The DEPTH blocks of a cluster compute 64 units of TILE_COLUMNS sequences in one direction, each the sums over every
 // DEPTH-th chunk of 64 of k, and then the cells of every DEPTH-th sequence. blockIdx.x / DEPTH is the tile of units,
@@ -9,8 +9,8 @@
 // Shared memory (dynamic): the ring, each stage 64 rows of 128 bytes for each gate and TILE_COLUMNS rows of states;
 // in its place, behind the product, the sums [gate][sequence][PITCH]; two barriers for each stage.
 // Launch: THREADS threads, clusters of (DEPTH, 1, 1). It may be a dependent launch behind another kernel of the same
-// plan. The first step lets the next one start when all before it has ended, the others at once: so that all but the
-// first may read before the wait what no step writes, and a step's weights arrive while the step before it computes.
+// plan. The first step lets the next one start when all before it has ended, the others at once. All but the first may
+// therefore read before the wait what no step writes, and a step's weights arrive while the step before it computes.
 // Macros: TYPE (f16 or bf16), WARPGROUPS, WARPGROUP_COLUMNS (a multiple of 8), DEPTH, STAGES, RESIDENT (blocks that a
 // multiprocessor is to have registers for), CELL.
 
@@ -25,10 +25,10 @@ constexpr int TILE_COLUMNS = WARPGROUPS * WARPGROUP_COLUMNS;
 constexpr int CONSUMERS = WARPGROUPS * WARPGROUP_SIZE, THREADS = CONSUMERS + WARP_SIZE;
 constexpr int UNITS = 64, CHUNK = 64;
 
-// Registers of a thread: each scheduler has 512 for a lane of all its warps. Of them the product and the walk take some
-// beside the sums.
+// Each scheduler has 512 registers for a lane of all its warps.
 constexpr int WARPS_OF_SCHEDULER = (RESIDENT * THREADS / int(WARP_SIZE) + 3) / 4;
-constexpr int REGISTERS = WARPS_OF_SCHEDULER > 2 ? 512 / WARPS_OF_SCHEDULER / 8 * 8 : 255, OTHER_REGISTERS = 20;
+constexpr int REGISTERS = WARPS_OF_SCHEDULER > 2 ? 512 / WARPS_OF_SCHEDULER / 8 * 8 : 255;  // registers of a thread
+constexpr int OTHER_REGISTERS = 20;  // registers that the product and the walk take beside the sums
 
 DEFINE_WGMMA(multiply_step, WARPGROUP_COLUMNS, 16, f32.TYPE.TYPE)
 
@@ -40,20 +40,22 @@ template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
   static constexpr int STAGE_BYTES = Weights::BYTES + States::BYTES, GATE_BYTES = UNITS * STAGE_ROW_BYTES;
   // Elements from one sequence to the next: pairs of them lie 8 banks apart, since a warp stores 8 units of 4 at a
   // time.
-  static constexpr int PITCH = UNITS + 4, SUMS_BYTES = GATES * TILE_COLUMNS * PITCH * int(sizeof(f32));
+  static constexpr int PITCH = UNITS + 4;
+  static constexpr int SUMS_BYTES = GATES * TILE_COLUMNS * PITCH * int(sizeof(f32));
   static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
   static constexpr int BARRIERS_AT = RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES;
-  // Cells: a thread has one unit, in every STRIDE-th of the block's sequences.
-  static constexpr int OWN_SEQUENCES = (TILE_COLUMNS + DEPTH - 1) / DEPTH, STRIDE = CONSUMERS / UNITS;
-  static constexpr int ELEMENTS = (OWN_SEQUENCES + STRIDE - 1) / STRIDE;
-  // Sums of a cluster: quads of a thread, neighbouring units of a gate and a sequence each, and those read at once.
-  static constexpr int LINE_QUADS = UNITS / 4, ALL_QUADS = GATES * OWN_SEQUENCES * LINE_QUADS;
-  static constexpr int QUADS = (ALL_QUADS + CONSUMERS - 1) / CONSUMERS, AT_ONCE = 12 / DEPTH;
+  static constexpr int OWN_SEQUENCES = (TILE_COLUMNS + DEPTH - 1) / DEPTH;  // sequences whose cells a block computes
+  static constexpr int STRIDE = CONSUMERS / UNITS;                          // own sequences between a thread's cells
+  static constexpr int ELEMENTS = (OWN_SEQUENCES + STRIDE - 1) / STRIDE;    // cells of a thread, all of one unit
+  static constexpr int LINE_QUADS = UNITS / 4;                           // quads of units in a gate and sequence
+  static constexpr int ALL_QUADS = GATES * OWN_SEQUENCES * LINE_QUADS;   // quads whose sums a block adds up
+  static constexpr int QUADS = (ALL_QUADS + CONSUMERS - 1) / CONSUMERS;  // quads of a thread
+  static constexpr int AT_ONCE = 12 / DEPTH;                             // quads that a thread reads at once
   // Whether there are registers for so many values of each of a thread's cells during the product.
   static constexpr bool has_room(int values) {
     return GATES * WARPGROUP_COLUMNS / 2 + ELEMENTS * values + OTHER_REGISTERS <= REGISTERS;
   }
-  static constexpr u32 MEETING = 1;  // of the consumers
+  static constexpr u32 MEETING = 1;  // number of the consumers' barrier
   static_assert(CONSUMERS % UNITS == 0, "a thread has one unit");
 
   const u32 memory, full, empty;

@@ -2,8 +2,9 @@
 
     step = waves * (start + overlap(bytes from the L2 cache, products) + meeting of a cluster + sums + cells)
 
-The constants were measured on an H200, with H of 256 to 2048 and 1 to 128 sequences. Of 178 tiles the times have a root
-mean square error of 12 %, and the tile that the model takes is 2 % slower than the fastest, by the geometric mean.
+The constants were measured on an H200, with H of 256 to 2048 and 1 to 128 sequences. The times of 178 tiles have a
+root mean square error of 12 %, and the tile that the model takes is 2 % slower than the fastest, by the geometric
+mean.
 """
 
 from __future__ import annotations
@@ -19,26 +20,40 @@ from lowdnn.engines.model.clock import launch_s, overlap
 from lowdnn.engines.model.occupancy import blocks_by_registers, clustered_sms, shared_room
 from lowdnn.status import BadParamError
 
-#: Units of a tile, and elements of k of a chunk.
-UNITS, CHUNK = 64, 64
-#: Sequences of a tile, and blocks of a cluster, which share k out.
+#: Units of a tile.
+UNITS = 64
+#: Elements of k in a chunk.
+CHUNK = 64
+#: Sequences of a tile.
 COLUMNS = (8, 16, 32, 64, 128)
+#: Blocks of a cluster, which share k out.
 DEPTHS = (1, 2, 3, 4, 6, 8)
 
 _WARPGROUP = 4 * WARP_SIZE
 #: Sequences from which on two warpgroups share a tile.
 _SHARED_COLUMNS = 64
-#: Sums of a thread at most, and registers beside them, so that no assembled kernel spills.
-_MOST_SUMS, _OTHER_REGISTERS = 128, 36
-#: Registers of a thread for each of its cells, and beside them; cells of a thread at most.
-_CELL_REGISTERS, _WALK_REGISTERS, _MOST_CELLS = 13, 20, 16
-#: Stages that a ring has at least, and at most.
-_LEAST_RING, _MOST_RING = 2, 12
+#: The most sums of a thread, each in a register.
+_MOST_SUMS = 128
+#: Registers that a thread needs beside its sums (so that no assembled kernel spills).
+_OTHER_REGISTERS = 36
+#: Registers of a thread for each of its cells.
+_CELL_REGISTERS = 13
+#: Registers that a thread needs beside its cells.
+_WALK_REGISTERS = 20
+#: The most cells of a thread.
+_MOST_CELLS = 16
+#: The fewest stages of a ring.
+_LEAST_RING = 2
+#: The most stages of a ring.
+_MOST_RING = 12
 #: Blocks of which a multiprocessor may have room, those of the next step included.
 _RESIDENT = (1, 2)
 
-#: Seconds from the end of the step before until states arrive, and more where blocks do not wait for that end already.
-_START_S, _LATE_S = 0.87e-6, 0.4e-6
+#: Seconds from the end of the step before until states arrive.
+_START_S = 0.87e-6
+#: Further seconds until states arrive where blocks cannot wait for that end already, for lack of room beside the
+#: blocks of the step before.
+_LATE_S = 0.4e-6
 #: Bytes from the L2 cache in a second, all multiprocessors together.
 _L2_BYTES_PER_S = 6.8e12
 #: Bytes of shared memory that a multiprocessor reads in a clock.
@@ -47,8 +62,10 @@ _SHARED_BYTES_PER_CLOCK = 128
 _COLUMNS_PER_CLOCK = 2
 #: The share of the shorter one of copies and products that the longer one does not hide.
 _EXPOSED = 0.25
-#: Seconds in which the blocks of a cluster meet, and more where they are not two neighbours.
-_MEETING_S, _FURTHER_S = 0.4e-6, 0.4e-6
+#: Seconds in which the blocks of a cluster meet.
+_MEETING_S = 0.4e-6
+#: Further seconds of that meeting where the cluster has more than two blocks.
+_FURTHER_S = 0.4e-6
 #: Bytes of sums in a second, through shared memory and into the cells.
 _SUM_BYTES_PER_S = 17e9
 #: Seconds of each cell of a thread.
@@ -59,8 +76,8 @@ _CROWDED = 0.3
 
 @dataclass(frozen=True)
 class WgmmaStepTile:
-    """columns: sequences.  depth: blocks of a cluster.  ring: stages.  resident: blocks that a multiprocessor has room
-    for."""
+    """columns: sequences.  depth: blocks of a cluster.  ring: stages of the ring.  resident: blocks that a
+    multiprocessor has room for."""
 
     columns: int
     depth: int

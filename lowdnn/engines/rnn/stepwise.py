@@ -69,7 +69,7 @@ def _forward_phases(layer: ForwardLayer) -> list[Phase]:
 def layer_fields(layer: ForwardLayer, units: int, weights: Array, source: Array, output: Array) -> tuple[Argument, ...]:
     """The fields of ``Layer`` (``forward_layer.cuh``).
 
-    output: what the cell writes, the layer's states or something before them.
+    output: the array that the cell writes, the layer's states or something before them.
     """
     rnn, kind = layer.rnn, cell_type(weights.data_type)
     makes_state = output is layer.output

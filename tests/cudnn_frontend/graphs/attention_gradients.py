@@ -32,7 +32,7 @@ QUERIES, KEYS = np.array([29, SQ]), np.array([SKV, 37])
 @dataclass
 class Attention:
     """Operands in float64's terms.  seen: which scores count.  added: to the scores.  kept: factors of the weights.
-    apart_bytes: of the workspace, beside what ``check_workspace`` knows."""
+    apart_bytes: bytes of the workspace beyond those that ``check_workspace`` knows."""
 
     kv_heads: int = HEADS
     seen: Array = field(default_factory=lambda: np.ones((1, 1, SQ, SKV), bool))

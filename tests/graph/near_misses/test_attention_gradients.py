@@ -8,7 +8,7 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.near_misses.attention_gradients import PATTERNS
 from tests.support.near_misses.checking import assert_read_right, assert_run_right
 
-#: Of the near misses of one pattern, of which there are up to 6,000.
+#: Near misses that are read of one pattern, which has up to 6,000.
 _READ = 150
 
 

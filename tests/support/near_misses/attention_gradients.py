@@ -39,9 +39,12 @@ class _Lengths:
 
 @dataclass(frozen=True)
 class _Steps:
-    """before: of the scaled scores.  behind: of what statistics are subtracted from.  dropped: of the weights.
-    d_dropped: of their gradients.  numbers: that d is multiplied by.  d_scores: of gradients of scores, before they are
-    scaled; the scores as ``before`` is given them come along."""
+    """Operations at six places of the gradients.
+
+    before: on the scaled scores.  behind: on the scores that statistics are subtracted from.  dropped: on the weights.
+    d_dropped: on the gradients of weights.  numbers: factors of d.  d_scores: on the gradients of scores before they
+    are scaled, called with the scores that ``before`` gets, too.
+    """
 
     before: Step = _same
     behind: Step = _same

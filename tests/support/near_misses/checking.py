@@ -28,7 +28,7 @@ from tests.support.random_graphs.growth import Grown
 _SHOWN = 5
 #: Roundings of one result of few bits on its way, which may fall to the other side.
 _ROUNDINGS = 4
-#: Of a weight, by one rounding of an exponent of some 10,000 units to fp32; a wrong reading is off by far more.
+#: The relative error of a weight from rounding an exponent of 10,000 to fp32; a wrong reading is off by far more.
 _OF_EXPONENTS = 1e-3
 #: The share of elements that may be farther off, since a value between two that are so rounded decides over them.
 _FAR = 0.06
@@ -37,7 +37,7 @@ _FAR = 0.06
 def assert_read_right(known: Known, most: int | None = None) -> None:
     """The engines of the pattern take it, and what recognises it or a near miss of it reads it as the oracle does.
 
-    most: of the near misses, which are drawn then; ``tools/checks/near_misses.py`` reads the others too.
+    most: near misses that are read, drawn where there are more; ``tools/checks/near_misses.py`` reads the others too.
     """
     seed = fresh_seed()
     problems = misreadings(known, seed, most)
@@ -136,7 +136,7 @@ def _misreading(graph: OperationGraph, inputs: dict[int, Array], expected: dict[
 
 
 def _difference_from(graph: OperationGraph, other: OperationGraph, inputs: dict[int, Array]) -> str:
-    """What ``other`` has wrong of the outputs of ``graph``, whose inputs it may describe transposed."""
+    """The difference of the outputs of ``other`` from those of ``graph``, whose inputs it may describe transposed."""
     own = {
         uid: array if array.shape == other.tensors[uid].dims else array.swapaxes(-1, -2)
         for uid, array in inputs.items()
@@ -149,7 +149,7 @@ def _difference_from(graph: OperationGraph, other: OperationGraph, inputs: dict[
 def _difference(
     graph: OperationGraph, found: dict[int, Array], expected: dict[int, Array], of_exponents: float = 0.0
 ) -> str:
-    """of_exponents: what may be off of a result beside its rounding."""
+    """of_exponents: a relative error of results that is allowed beside their rounding."""
     if set(found) != set(expected):
         labels = sorted(graph.tensors[uid].label for uid in set(found) ^ set(expected))
         return f"expected the graph's outputs, got others: {', '.join(labels)}"

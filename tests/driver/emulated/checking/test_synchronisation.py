@@ -130,7 +130,7 @@ def _message(bench, send, receive, seen):
 @pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize(("send", "receive", "seen"), ORDERED)
 def test_release_and_acquire_order_blocks(bench, policy, cluster, send, receive, seen):
-    """Those of one cluster, too."""
+    """Blocks of one cluster are ordered, too."""
     module, out = _message(bench, send, receive, seen)
     bench.run(module, "k", 2, 1, out, races=True, policy=policy, cooperative=True, cluster=cluster)
     assert bench.get(out, 3, np.uint32).tolist() == [42, 1, 42]
