@@ -59,7 +59,9 @@ def test_outputs_that_nobody_reads(runtime: Runtime, name: str) -> None:
     outputs = outputs_of(last)
     run = growth.choose(tuple(outputs))
     for port in outputs if len(outputs) > 1 else ():
-        unread = replace(outputs[port], is_virtual=True, reordering=TensorReordering.NONE)
+        if outputs[port].reordering is not TensorReordering.NONE:
+            continue  # a reordered tensor lies in memory, and its padded extents have no other order
+        unread = replace(outputs[port], is_virtual=True)
         tensors = {t.uid: replace(t, is_virtual=False) for t in outputs.values()} | {unread.uid: unread}
         graph = OperationGraph(expanded([*others, with_tensors(last, tensors)]))
         _check(runtime, replace(growth.grown(), graph=graph), f"seed {seed}, {port} unread", is_run=port == run)
