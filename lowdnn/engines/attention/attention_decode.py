@@ -140,7 +140,7 @@ class _Shape:
 
     @staticmethod
     def of(problem: AttentionForward, arch: ArchSpec) -> _Shape:
-        """As many stages as there is room for beside another block, or in a block alone where two do not fit."""
+        """The most stages that fit beside another block, or in a block alone where two blocks do not fit."""
         pack, size_v = _pack(problem), problem.padded_v
         rows = _TILES_OF_ROWS[problem.queries * pack > _TILES_OF_ROWS[0] and size_v <= _MAX_SIZE_OF_32_ROWS]
         is_large = problem.padded_qk + size_v > _MAX_SIZES_OF_32_KEYS

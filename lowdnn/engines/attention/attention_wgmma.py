@@ -68,11 +68,11 @@ _MOST_PADDING = 1.04
 _KEYS_BESIDE = 24
 #: Registers of a thread for scores, weights and outputs, with three multiplying warpgroups.
 _MAX_VALUES_OF_A_THIRD = 128
-#: Those registers with fewer warpgroups.
+#: Registers of a thread for scores, weights and outputs, with fewer multiplying warpgroups.
 _MAX_VALUES = 200
-#: Those registers with large heads of v in 16 bits.
+#: Registers of a thread for scores, weights and outputs, where 16-bit heads of v are large.
 _MAX_VALUES_OF_LARGE = 176
-#: Those registers where scores are not scaled only.
+#: Registers of a thread for scores, weights and outputs, where scores are changed by more than their scale.
 _MAX_VALUES_BESIDE_ARITHMETIC = 148
 #: The size from which on heads are large.
 _LARGE_SIZE = 128

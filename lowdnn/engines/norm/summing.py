@@ -98,7 +98,7 @@ class Summing:
         return self._tile(chosen[KnobType.THREADS_PER_ROW], chosen[KnobType.MULTIPLY], cluster, stages)
 
     def _stages(self, team: int, items: int, cluster: int) -> int:
-        """As many stages as fit; cached scales give way only to a second stage."""
+        """The most stages that fit; cached scales give way only to a second stage."""
         found = [self._tile(team, items, cluster, stages) for stages in range(_STAGES, 0, -1)]
         fitting = [tile for tile in found if tile is not None]
         wanted = (tile for tile in fitting if tile.scales != UNCACHED and tile.stages > 1)

@@ -78,6 +78,19 @@ class RecurrentEngine(SingleOperation[RnnOperation]):
         return parts
 
 
+def wgmma_limit(network: Network, arch: ArchSpec) -> str:
+    """The limit of recurrences on wgmma that the network exceeds, or an empty string."""
+    if not arch.has_wgmma:
+        return f"arch: expected one with wgmma, got {arch.name}"
+    if network.data_type not in (DataType.HALF, DataType.BFLOAT16):
+        return f"x.data_type: expected HALF or BFLOAT16, got {network.data_type.name}"
+    if network.rnn.projection_size:
+        return f"rnn.projection_size: expected 0, got {network.rnn.projection_size}"
+    if not network.rnn.reset_after:
+        return "rnn.reset_after: expected true, got false"
+    return ""
+
+
 def _notes(network: Network) -> tuple[NumericalNote, ...]:
     """The numerical notes of a plan: FLOAT goes to tensor cores as TF32 only."""
     found: list[NumericalNote] = []

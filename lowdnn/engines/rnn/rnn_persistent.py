@@ -18,8 +18,8 @@ from lowdnn.engines.rnn.persistent_backward_tile import CLUSTERS, backward_tiles
 from lowdnn.engines.rnn.persistent_backward_tile import COLUMNS as BACKWARD_COLUMNS
 from lowdnn.engines.rnn.persistent_forward import forward_tiles
 from lowdnn.engines.rnn.persistent_tile import CHUNK, COLUMNS, MOST_CHUNKS
-from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine
-from lowdnn.enums import DataType, KnobType
+from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine, wgmma_limit
+from lowdnn.enums import KnobType
 from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_forward import RnnForward
@@ -35,15 +35,9 @@ class RnnPersistent(RecurrentEngine):
     expects = "one RnnForward or RnnBackwardData"
 
     def limit(self, operation: RnnOperation, arch: ArchSpec) -> str:
-        rnn, network = operation.rnn, Network(operation)
-        if not arch.has_wgmma:
-            return f"arch: expected one with wgmma, got {arch.name}"
-        if network.data_type not in (DataType.HALF, DataType.BFLOAT16):
-            return f"x.data_type: expected HALF or BFLOAT16, got {network.data_type.name}"
-        if rnn.projection_size:
-            return f"rnn.projection_size: expected 0, got {rnn.projection_size}"
-        if not rnn.reset_after:
-            return "rnn.reset_after: expected true, got false"
+        rnn = operation.rnn
+        if reason := wgmma_limit(Network(operation), arch):
+            return reason
         if rnn.hidden_size % CHUNK or rnn.hidden_size > CHUNK * MOST_CHUNKS:
             return f"rnn.hidden_size: expected a multiple of {CHUNK} up to {CHUNK * MOST_CHUNKS}, got {rnn.hidden_size}"
         if isinstance(operation, RnnBackwardData) and (reason := _backward_limit(operation)):

@@ -12,11 +12,11 @@ from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.limits import alone
 from lowdnn.engines.rnn.layers import Recurrence
 from lowdnn.engines.rnn.network import Network, RnnOperation
-from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine
+from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine, wgmma_limit
 from lowdnn.engines.rnn.samples import samples
 from lowdnn.engines.rnn.step_wgmma import StepwiseWgmma, has_map
 from lowdnn.engines.rnn.step_wgmma_tile import CHUNK, COLUMNS, DEPTHS
-from lowdnn.enums import DataType, KnobType
+from lowdnn.enums import KnobType
 from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_forward import RnnForward
@@ -38,14 +38,8 @@ class RnnStepWgmma(RecurrentEngine):
     def limit(self, operation: RnnOperation, arch: ArchSpec) -> str:
         rnn, network = operation.rnn, Network(operation)
         unit = CHUNK if rnn.is_gru and isinstance(operation, RnnBackwardData) else _UNIT
-        if not arch.has_wgmma:
-            return f"arch: expected one with wgmma, got {arch.name}"
-        if network.data_type not in (DataType.HALF, DataType.BFLOAT16):
-            return f"x.data_type: expected HALF or BFLOAT16, got {network.data_type.name}"
-        if rnn.projection_size:
-            return f"rnn.projection_size: expected 0, got {rnn.projection_size}"
-        if not rnn.reset_after:
-            return "rnn.reset_after: expected true, got false"
+        if reason := wgmma_limit(network, arch):
+            return reason
         if rnn.hidden_size % unit:
             return f"rnn.hidden_size: expected a multiple of {unit}, got {rnn.hidden_size}"
         if rnn.directions > 1 and network.lengths is not None:
