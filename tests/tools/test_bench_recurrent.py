@@ -109,6 +109,33 @@ def test_what_a_peer_uses_up_is_restored() -> None:
         torch.testing.assert_close(again, values)
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_errors_are_compared_with_the_peers_own(direction: str) -> None:
+    from tools.bench.peers.catalog import peers_of
+    from tools.bench.peers.recurrent import exact_results
+
+    text = _TEXT.format("lstm", 2, direction)
+    case = parse_case(text)
+    assert isinstance(case, RnnCase)
+    data, outputs = _with_reference(text)
+    (peer,) = peers_of(case, data).values()
+    exact = exact_results(case, data)
+    assert len(exact) == outputs
+    for values, wanted in zip(peer(0), exact, strict=True):
+        if values is not None:
+            torch.testing.assert_close(wanted, values.reshape(wanted.shape))
+    # A peer that errs as bf16 does, everywhere: ours may err by as much again, and not by three times as much.
+    coarse = [None if values is None else values + 0.01 for values in exact]
+    assert data.excess(coarse, exact) == ""
+    ours = data.outputs()[outputs - 1][0]
+    ours.view(-1)[0] += 0.03
+    assert "greatest error of ours 0.03" in data.excess(coarse, exact)
+    ours.copy_(exact[-1].reshape(ours.shape) + 0.019)
+    assert data.excess(coarse, exact) == ""
+    ours.view(-1)[0] = float("nan")
+    assert "nan" in data.excess(coarse, exact)
+
+
 @pytest.mark.parametrize("more", ["bi=yes", "bias=none", "lengths=5x4x3", "states=no", "reset=before", "layout=batch"])
 def test_networks_that_the_peer_does_not_compute_are_refused(more: str) -> None:
     from tools.bench.peers.catalog import peers_of

@@ -140,6 +140,18 @@ class CaseData:
                 return f"{output.name}: {wrong}"
         return ""
 
+    def excess(self, theirs: Sequence[torch.Tensor | None], exact: Sequence[torch.Tensor | None]) -> str:
+        """Where the outputs on the first copy err more than ``excess_error`` allows beside a peer's; else empty.
+
+        theirs, exact: the peer's and the exact results in the graph's order, None for those that it leaves out.
+        """
+        for output, result, wanted in zip(self._graph.outputs, theirs, exact, strict=True):
+            if result is None or wanted is None:
+                continue
+            if wrong := excess_error(self._copies[output.uid][0], result, wanted):
+                return f"{output.name}: {wrong}"
+        return ""
+
     @property
     def unit(self) -> float:
         """The relative rounding of the case's arithmetic, that of its results aside."""
@@ -192,6 +204,27 @@ def disagreement(ours: torch.Tensor, theirs: torch.Tensor, unit: float) -> str:
         return ""
     at = tuple(int(index[0]) for index in torch.nonzero(~near, as_tuple=True))
     return f"{wrong} of {ours.numel()} values differ, at {at}: ours {float(got[at])}, theirs {float(wanted[at])}"
+
+
+def excess_error(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> str:
+    """The errors of ``ours`` and ``theirs``, where the greatest or the root mean square of ours is over twice theirs.
+
+    Otherwise empty. For chains of roundings, whose error no unit of one result bounds.
+    """
+    wanted = exact.double()
+    mine, other = (found.double().reshape(wanted.shape) - wanted for found in (ours, theirs))
+    for name, size in (("greatest error", _greatest), ("root mean square error", _mean)):
+        if not size(mine) <= 2 * size(other):  # NaN is never within
+            return f"{name} of ours {size(mine):.3g}, of theirs {size(other):.3g}"
+    return ""
+
+
+def _greatest(error: torch.Tensor) -> float:
+    return float(error.abs().max())
+
+
+def _mean(error: torch.Tensor) -> float:
+    return float(error.square().mean().sqrt())
 
 
 def _terms(case: Case) -> int:

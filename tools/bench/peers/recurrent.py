@@ -36,16 +36,38 @@ def recurrent_peers(case: RnnCase, data: CaseData) -> dict[str, Any]:
     return {"cudnn": lambda slot: network.results(network.forward(slot))}
 
 
+def exact_results(case: RnnCase, data: CaseData) -> Tensors:
+    """The results of the peer on the first copy of the same numbers, computed in fp32 without TF32 throughout."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        network = _Network(case, _Widened(data))
+        return network.backward(0) if case.dir == "bwd" else network.results(network.forward(0))
+
+
 def is_plain(case: RnnCase) -> bool:
     """Whether the network has one direction, both biases, and none of the options that PyTorch lacks."""
     has_more = case.proj or case.clip or case.dropout or case.bi == "yes"
     return case.bias == "double" and case.input == "linear" and case.reset == "after" and not has_more
 
 
+class _Widened:
+    """The first copy of a case's inputs in fp32."""
+
+    slots = 1
+
+    def __init__(self, data: CaseData) -> None:
+        self._data, self.output_names = data, data.output_names
+        self._copies: dict[str, list[torch.Tensor]] = {}
+
+    def __getitem__(self, name: str) -> list[torch.Tensor]:
+        if name not in self._copies:
+            self._copies[name] = [self._data[name][0].float()]
+        return self._copies[name]
+
+
 class _Network:
     """The calls of one case."""
 
-    def __init__(self, case: RnnCase, data: CaseData) -> None:
+    def __init__(self, case: RnnCase, data: CaseData | _Widened) -> None:
         self._case, self._data, self._space = case, data, WeightSpace(case.rnn)
         # Behind input and weights: mode, sizes, layers, batch outermost, dropout, training, two directions, packed.
         sizes = (case.rnn.cell_mode.value, case.h, 0, case.layers)
