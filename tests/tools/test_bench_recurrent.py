@@ -38,7 +38,7 @@ class CpuFunctions:
         *settings, reserve, wanted = rest
         assert reserve.tolist() == [5.0] * 4, "the reserve space of the forward pass is used up"
         reserve.fill_(0)
-        assert wanted == [True] * 4
+        assert wanted == [True, True, cx is not None, True]
         places = [(w.shape, w.stride(), (w.data_ptr() - space.data_ptr()) // space.element_size()) for w in weights]
         with torch.enable_grad():
             leaves = [None if t is None else t.detach().clone().requires_grad_() for t in (x, hx, cx, space)]
