@@ -25,7 +25,6 @@ import torch
 from lowdnn.backend.handle import Handle
 from lowdnn.bench.floor import card_named, data_bytes, floor_us
 from lowdnn.bench.statistics import Timing
-from lowdnn.bench.timing import slots_for
 from lowdnn.cases.base import Case
 from lowdnn.cli.reading import read_cases
 from lowdnn.engines.base import Choices, Engine, Knob
@@ -35,6 +34,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.heuristics.tuning_records import TuningRecord, file_text, records_in, short_key
 from lowdnn.plan import Plan
+from lowdnn.runtime.timing import slots_for
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import LowdnnError, NotSupportedError
 from tools.bench.capture import Timed, timed

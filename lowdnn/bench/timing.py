@@ -8,26 +8,16 @@ one of several copies of the data, the next launch on the next, so that no launc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lowdnn.bench.statistics import Timing
 from lowdnn.runtime.context import Context
-from lowdnn.runtime.event import Event
 from lowdnn.runtime.stream import Stream
-
-#: Device microseconds of the work that a function puts into a stream.
-Clock = Callable[[Callable[[], object]], float]
+from lowdnn.runtime.timing import Clock, event_clock
 
 _MOST_ROUNDS, _FEWEST_ROUNDS = 20, 7
 _ROUNDS_US = 20_000.0
-_MIN_REPLAY_US = 400.0
-_MAX_LAUNCHES = 200
-_LEAST_STEP_US = 1.0
-
-#: Copies of the data together are at least this large: three times the largest L2 cache of a GPU of these benchmarks.
-_COLD_BYTES = 3 * 60 * 2**20
 
 
 @dataclass(frozen=True)
@@ -49,21 +39,6 @@ class Captured:
         return clock(self.replay)
 
 
-def slots_for(size_bytes: int, steps: int = 0) -> int:
-    """How many copies of data of this size the launches go through.
-
-    steps: the steps of a recurrent network, which reads its weights in each of them. Copies of it need not leave the
-    cache, but a launch for each step fills the shortest replay.
-    """
-    most = _MAX_LAUNCHES if not steps else -(-_MIN_REPLAY_US // (steps * _LEAST_STEP_US))
-    return max(1, min(int(most), -(-_COLD_BYTES // max(size_bytes, 1))))
-
-
-def launches_for(once_us: float, slots: int) -> int:
-    """Launches of a graph: each copy once at the least, and a replay that lasts well over the clock's resolution."""
-    return max(1, slots, min(_MAX_LAUNCHES, round(_MIN_REPLAY_US / max(once_us, 1.0))))
-
-
 def interleaved(graphs: Mapping[str, Captured], clock: Clock) -> dict[str, Timing]:
     """The time of one launch of each graph, over rounds in which all of them are replayed once."""
     longest_us = max(graph.time_us(clock) for graph in graphs.values())
@@ -73,21 +48,6 @@ def interleaved(graphs: Mapping[str, Captured], clock: Clock) -> dict[str, Timin
         for name, graph in graphs.items():
             samples[name].append(graph.time_us(clock) / graph.launches)
     return {name: Timing.of(values) for name, values in samples.items()}
-
-
-@contextmanager
-def event_clock(context: Context, stream: Stream) -> Iterator[Clock]:
-    """A clock by two events in the stream."""
-    with Event.create(context) as start, Event.create(context) as end:
-
-        def elapsed_us(work: Callable[[], object]) -> float:
-            start.record(stream)
-            work()
-            end.record(stream)
-            end.synchronize()
-            return end.elapsed_ms(start) * 1e3
-
-        yield elapsed_us
 
 
 def execute_times(

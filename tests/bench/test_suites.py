@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import spec_named
+from lowdnn.bench.networks import cases_of
 from lowdnn.bench.suites import DEVICE_SUITES, TARGETS, SuiteCase, expanded, mixed, of_classes, sampled
 from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.heuristics.ranking import rank
-from tools.bench.network_layers import cases_of
 
 _CASES = [SuiteCase(class_, f"case {number}") for class_ in ("large", "small") for number in range(10)][:13]
 

@@ -10,9 +10,10 @@ import pytest
 
 from lowdnn.backend.handle import Handle
 from lowdnn.bench.statistics import Timing
-from lowdnn.bench.timing import Captured, event_clock, execute_times, interleaved, launches_for, slots_for
+from lowdnn.bench.timing import Captured, execute_times, interleaved
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.stream import Stream
+from lowdnn.runtime.timing import event_clock, launches_for, slots_for
 
 
 def test_a_timing_is_median_and_percentiles() -> None:

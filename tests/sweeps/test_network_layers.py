@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lowdnn.backend.handle import Handle
+from lowdnn.bench.networks import networks
 from lowdnn.cases import parse_case
 from lowdnn.enums import HeurMode
 from lowdnn.heuristics.ranking import rank
@@ -17,7 +18,6 @@ from lowdnn.ops.base import inputs_of
 from tests.support.data import fresh_seed
 from tests.sweeps.torch_reference import reference
 from tests.sweeps.torch_tensors import blank, execute, integers
-from tools.bench.network_layers import networks
 
 #: Sums stay exact in fp32, and most results in bf16 too.
 _LARGEST = 2

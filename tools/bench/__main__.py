@@ -26,6 +26,7 @@ import torch
 
 from lowdnn.backend.handle import Handle
 from lowdnn.bench.floor import card_named
+from lowdnn.bench.networks import cases_of
 from lowdnn.bench.statistics import Timing
 from lowdnn.bench.suites import DEVICE_SUITES, TARGETS, SuiteCase, mixed, of_classes, sampled
 from lowdnn.bench.table import Machine, Row, RowFile, class_table
@@ -34,7 +35,6 @@ from lowdnn.plan import KernelRef
 from lowdnn.status import LowdnnError
 from tools.bench.device import chosen, measure
 from tools.bench.host import measure_host
-from tools.bench.network_layers import cases_of
 from tools.bench.peers.catalog import configure
 from tools.bench.planning import measure_planning
 

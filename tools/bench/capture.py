@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from lowdnn.bench.statistics import Timing
-from lowdnn.bench.timing import Captured, interleaved, launches_for
+from lowdnn.bench.timing import Captured, interleaved
+from lowdnn.runtime.timing import launches_for
 
 #: Launches the work on copy ``slot`` of the data into torch's current stream; returns what must stay alive, or None.
 Timed = Callable[[int], object]

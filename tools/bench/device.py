@@ -13,7 +13,6 @@ from lowdnn.bench.floor import card_named, data_bytes, data_type_of, floor_us, r
 from lowdnn.bench.recurrent_floor import steps_of
 from lowdnn.bench.suites import SuiteCase
 from lowdnn.bench.table import Machine, Row
-from lowdnn.bench.timing import slots_for
 from lowdnn.cases import parse_case
 from lowdnn.cases.base import Case
 from lowdnn.cases.families.recurrent import RnnCase
@@ -22,6 +21,7 @@ from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.plan import Plan
+from lowdnn.runtime.timing import slots_for
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import LowdnnError, NotSupportedError
 from tools.bench.capture import timed

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.backend.handle import Handle
+from lowdnn.bench.networks import cases_of
 from lowdnn.bench.statistics import Timing
 from lowdnn.bench.suites import DEVICE_SUITES, SuiteCase, sampled
 from lowdnn.cases import parse_case
@@ -24,7 +25,6 @@ from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.heuristics.ranking import rank
 from lowdnn.status import NotSupportedError
-from tools.bench.network_layers import cases_of
 
 
 def measure_planning(repeats: int) -> dict[str, Timing]:

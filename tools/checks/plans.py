@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from lowdnn.arch.specs import spec_named
+from lowdnn.bench.networks import cases_of
 from lowdnn.bench.suites import DEVICE_SUITES
 from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
@@ -37,7 +38,6 @@ from lowdnn.plan import KernelRef, Launch
 from tests.support.random_graphs.steps import LISTED, random_graph
 from tests.sweeps import random_attention, random_cases, random_moves, random_ragged, random_resamples, random_rows
 from tests.sweeps import random_unfused_attention as unfused
-from tools.bench.network_layers import cases_of
 
 _GRAPH = "graph seed="
 #: The text in place of a plan where the seed gives another graph than it did.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lowdnn.bench.networks import network_cases, networks
 from lowdnn.cases import parse_case
 from lowdnn.ops.convolution import ConvolutionOperation
-from tools.bench.network_layers import network_cases, networks
 
 
 @pytest.mark.parametrize(
