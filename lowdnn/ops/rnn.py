@@ -9,7 +9,8 @@ a block of H rows for each gate:
                           n = tanh(W_n x + bW_n + r * (R_n h + bR_n)), or without ``reset_after``
                           n = tanh(W_n x + bW_n + R_n (r * h) + bR_n)
 
-A clip cuts c' before h' is made of it. A projection makes h' = P h' of H elements h', so that states have P of them.
+A clip cuts c and c' where these formulas read them; c' itself, and with it cy, is not cut. A projection makes h' = P h'
+of H elements h', so that states have P of them.
 Layer l + 1 reads the states of layer l, those of both directions one behind the other, times the mask of dropout.
 Source: cudnn_adv.h, cudnnSetRNNDescriptor_v8, cudnnRNNSetClip_v9; Hochreiter and Schmidhuber, "Long short-term memory",
 1997; Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014; Sak et al., "Long short-term memory

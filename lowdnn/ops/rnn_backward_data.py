@@ -5,7 +5,8 @@
 Tensors are those of ``rnn_forward``; dy, dhy, dcy, dx, dhx and dcx have the dims of y, hy, cy, x, hx and cx. dhy and
 dcy are 0 where they are not there. gates, cells and outputs come from a training forward (``rnn_saved``); a GRU reads
 hx and the states y and outputs, an LSTM reads cx. dgates and dprojected are saved for the gradient of the weights;
-dgates may lie where gates do. dx is 0 past the end of a sequence. A clip gives no gradient to a state that it has cut.
+dgates may lie where gates do. dx is 0 past the end of a sequence. Where a clip cuts a cell state, no gradient goes
+through what reads it; dcy reaches the last state all the same.
 Source: cudnn_adv.h, cudnnRNNBackwardData_v8.
 """
 

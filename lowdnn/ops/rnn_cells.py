@@ -173,8 +173,9 @@ class LstmCell(Cell):
         stored = self.arithmetic.stored
         v_i, v_f, v_g, v_o = _split(of_input + self._recurrent(h), 4)
         i, f, g, o = (stored(gate) for gate in (_sigmoid(v_i), _sigmoid(v_f), np.tanh(v_g), _sigmoid(v_o)))
-        c = _clipped(f * c + i * g, self.rnn.clip)
-        unprojected = h = stored(o * np.tanh(c))
+        clip = self.rnn.clip
+        c = f * _clipped(c, clip) + i * g
+        unprojected = h = stored(o * np.tanh(_clipped(c, clip)))
         if self.weights.projection is not None:
             h = self.arithmetic.product(h, self.weights.projection)
         return State(h, c, np.concatenate([i, f, g, o], axis=-1), unprojected)
@@ -184,11 +185,12 @@ class LstmCell(Cell):
         projected = self.arithmetic.stored(dh)
         if self.weights.projection is not None:
             dh = self.arithmetic.product(projected, self.weights.projection.T)
-        squashed = np.tanh(c)
-        dc = _where_unclipped(dc + dh * o * (1 - squashed**2), c, self.rnn.clip)
-        parts = (dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g**2), dh * squashed * o * (1 - o))
+        clip = self.rnn.clip
+        before, squashed = _clipped(c_before, clip), np.tanh(_clipped(c, clip))
+        dc = dc + _where_unclipped(dh * o * (1 - squashed**2), c, clip)
+        parts = (dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g**2), dh * squashed * o * (1 - o))
         dv = self.arithmetic.stored(np.concatenate(parts, axis=-1))
-        return Gradient(dv, self._recurrent_gradient(dv), dc * f, projected)
+        return Gradient(dv, self._recurrent_gradient(dv), _where_unclipped(dc * f, c_before, clip), projected)
 
 
 @dataclass(frozen=True)
@@ -265,8 +267,11 @@ def _clipped(c: Array, clip: Clip | None) -> Array:
 
 
 def _where_unclipped(dc: Array, c: Array, clip: Clip | None) -> Array:
-    """``dc``, 0 where the clip has cut c."""
-    return dc if clip is None else np.where((c <= clip.lower) | (c >= clip.upper), 0, dc)
+    """``dc``, 0 where the clip cuts c."""
+    if clip is None:
+        return dc
+    cut = _clipped(c, clip)
+    return np.where((cut <= clip.lower) | (cut >= clip.upper), 0, dc)
 
 
 def _to_tf32(values: Array) -> Array:

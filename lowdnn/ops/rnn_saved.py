@@ -4,7 +4,7 @@ Tensors are row-major, in the type of x unless said otherwise; rows past a seque
 
     gates        (L * D, T, B, blocks * H)  the cell's gates after their non-linearity: h of an RNN; i, f, g, o of an
                  LSTM; r, z, n of a GRU and behind them R_n h + bR_n, or r * h without ``reset_after``
-    cells        (L * D, T, B, H)           c' of an LSTM behind the clip, in FLOAT (DOUBLE for an x in DOUBLE)
+    cells        (L * D, T, B, H)           c' of an LSTM, not clipped, in FLOAT (DOUBLE for an x in DOUBLE)
     outputs      (L - 1, T, B, D * S)       states of all layers but the last, whose states are y, before dropout
     unprojected  (L * D, T, B, H)           h' of an LSTM before its projection
     dgates       as gates                   gradients of the gates before their non-linearity; the fourth block of a GRU

@@ -139,13 +139,18 @@ def test_elements_are_dropped_by_their_words() -> None:
 
 
 @pytest.mark.parametrize(("propagates", "expected"), [(True, np.nan), (False, -0.5)])
-def test_a_clip_and_nan(propagates: bool, expected: float) -> None:
+def test_a_clip_cuts_the_states_that_a_step_reads(propagates: bool, expected: float) -> None:
+    """As cuDNN's library does: of the last states, which no step reads, only h is made of cut ones."""
     operations = training(replace(LSTM, max_length=1, clip=Clip(-0.5, 0.25, propagates)))
     values = draw(np.random.default_rng(7), operations, None)
-    values["cx"][0, 0] = [np.nan, 100, -100, 0]
-    cy = operations.forward.reference({port: values[port] for port in ports_of(operations.forward)})["cy"][0, 0]
-    np.testing.assert_array_equal(cy[:3], [expected, 0.25, -0.5])
-    assert -0.5 <= cy[3] <= 0.25
+    given = {port: values[port] for port in ports_of(operations.forward)}
+    given["cx"][0, 0] = [np.nan, 100, -100, 0]
+    found = operations.forward.reference(given)
+    i, f, g, o = np.split(found["gates"][0, 0, 0], 4)
+    cy = f * [expected, 0.25, -0.5, 0] + i * g
+    np.testing.assert_allclose(found["cy"][0, 0], cy, rtol=1e-12)
+    assert cy[1] > 0.25
+    np.testing.assert_allclose(found["hy"][0, 0], o * np.tanh(np.clip(cy, -0.5, 0.25)), rtol=1e-12)
 
 
 def test_the_plain_implementation_is_near() -> None:

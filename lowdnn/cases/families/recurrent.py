@@ -188,8 +188,6 @@ class RnnCase(Case):
             case "w":
                 weights: Array = rng.standard_normal(tensor.dims) / np.sqrt(max(self.i, self.h))
                 return weights
-            case "cells" if self.clip:
-                return np.clip(rng.standard_normal(tensor.dims), -self.clip, self.clip)
             case "y" | "outputs" | "hx":
                 return np.tanh(rng.standard_normal(tensor.dims))
         return rng.standard_normal(tensor.dims)

@@ -4,8 +4,8 @@
 // weights are transposed, a row for each unit. `carried` keeps (direction, sequence, unit) between steps: the gradient
 // of an LSTM's cell, or what of a GRU's state goes back around the product. Rows past the end of a sequence become 0.
 // Macros: TYPE; CELL: ReluCell, TanhCell, LstmCell, GruCell; NewCell and then ResetCell make a step of a GRU whose reset
-// gate lies before the product; ProjectedCell and then UnprojectedCell one of an LSTM with a projection. CLIPS: whether
-// cells are cut.
+// gate lies before the product; ProjectedCell and then UnprojectedCell one of an LSTM with a projection. CLIPS: the mode
+// of `clipped`.
 
 #pragma once
 
@@ -126,16 +126,25 @@ struct LstmCell : Alone {
   template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
     const Layer& p = e.p;
     const Value i = e.gate(0), f = e.gate(1), g = e.gate(2), o = e.gate(3);
-    const Value c = e.cell(), squashed = e.tanh(c), before = e.last_cell();
+    const Value c = clipped(e.cell(), p), before = clipped(e.last_cell(), p), squashed = e.tanh(c);
     Value dc = e.has_next ? e.carried() : e.last_cell_gradient();
-    dc += dh * o * tanh_slope_of(squashed);
-    if (CLIPS && (c <= p.lower || c >= p.upper)) dc = Value(0);
+    dc += through_clip(dh * o * tanh_slope_of(squashed), c, p);
     e.put_gate(0, dc * g * sigmoid_slope_of(i));
     e.put_gate(1, dc * before * sigmoid_slope_of(f));
     e.put_gate(2, dc * i * tanh_slope_of(g));
     e.put_gate(3, dh * squashed * sigmoid_slope_of(o));
-    e.carry(dc * f);
-    e.put_first_cell(dc * f);
+    const Value dbefore = through_clip(dc * f, before, p);
+    e.carry(dbefore);
+    e.put_first_cell(dbefore);
+  }
+
+ private:
+  static __device__ __forceinline__ Value clipped(Value c, const Layer& p) {
+    return ::clipped<CLIPS>(c, p.lower, p.upper);
+  }
+  // The gradient of a cell state from that of its clipped value c: 0 where it has been cut.
+  static __device__ __forceinline__ Value through_clip(Value gradient, Value c, const Layer& p) {
+    return CLIPS && (c <= p.lower || c >= p.upper) ? Value(0) : gradient;
   }
 };
 struct UnprojectedCell : LstmCell {

@@ -92,11 +92,7 @@ struct Element {
 
   static __device__ __forceinline__ Value sigmoid(Value x) { return ::sigmoid(x); }
   static __device__ __forceinline__ Value tanh(Value x) { return ::tanh(x); }
-  __device__ __forceinline__ Value clipped(Value c) const {
-    if constexpr (CLIPS == 0) return c;
-    if (c != c) return CLIPS == 1 ? c : p.lower;
-    return c < p.lower ? p.lower : c > p.upper ? p.upper : c;
-  }
+  __device__ __forceinline__ Value clipped(Value c) const { return ::clipped<CLIPS>(c, p.lower, p.upper); }
 
  private:
   __device__ __forceinline__ i64 gate_place(u32 block) const {
@@ -135,12 +131,12 @@ struct LstmCell : Alone {
   static __device__ __forceinline__ void step(const E& e, const Value (&in)[4], const Value (&of_states)[4]) {
     const Value i = e.sigmoid(in[0] + of_states[0]), f = e.sigmoid(in[1] + of_states[1]);
     const Value g = e.tanh(in[2] + of_states[2]), o = e.sigmoid(in[3] + of_states[3]);
-    const Value c = e.clipped(f * e.last_cell() + i * g);
+    const Value c = f * e.clipped(e.last_cell()) + i * g;
     const Value gates[4] = {i, f, g, o};
 #pragma unroll
     for (int block = 0; block < 4; ++block) e.save(block, gates[block]);
     e.put_cell(c);
-    e.put_state(o * e.tanh(c));
+    e.put_state(o * e.tanh(e.clipped(c)));
   }
 };
 

@@ -54,6 +54,13 @@ template <class T> __device__ __forceinline__ void write(T* to, i64 place, Value
   to[place] = convert<T>(value);
 }
 
+// A cell state as its readers see it. MODE: 0 for no clip, 1 for one that keeps a NaN, 2 for one that makes it `lower`.
+template <int MODE> __device__ __forceinline__ Value clipped(Value c, Value lower, Value upper) {
+  if constexpr (MODE == 0) return c;
+  if (c != c) return MODE == 1 ? c : lower;
+  return c < lower ? lower : c > upper ? upper : c;
+}
+
 // 1 - tanh^2 and s (1 - s) of what a function has given.
 __device__ __forceinline__ Value tanh_slope_of(Value y) { return Value(1) - y * y; }
 __device__ __forceinline__ Value sigmoid_slope_of(Value y) { return y * (Value(1) - y); }
