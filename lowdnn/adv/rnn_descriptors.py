@@ -214,7 +214,8 @@ def rnn_set_clip(
 ) -> RNNDescriptor:
     """The network with its cell states cut to lclip to rclip, or with NONE not cut (cudnnRNNSetClip_v9 and _v8).
 
-    A state is cut where a step reads it, the first one too; cy is not cut.  clip_nan_opt: with NOT_PROPAGATE_NAN a NaN becomes lclip.
+    A state is cut where a step reads it, the first one too; cy is not cut.
+    clip_nan_opt: with NOT_PROPAGATE_NAN a NaN becomes lclip.
     """
     given = {"rnn_desc": rnn_desc, "clip_mode": clip_mode, "lclip": lclip, "rclip": rclip, "clip_nan_opt": clip_nan_opt}
     check_types("rnn_set_clip", given, _CLIP_TYPES)

@@ -1,8 +1,8 @@
-"""Draws comments and docstrings for a reader to explain: ``python -m tools.checks.draw_passages [--seed N] [--count N]``.
+"""Draws comments for a reader to explain: ``python -m tools.checks.draw_passages [--seed N] [--count N]``.
 
-The reader sees the file alone and says what each passage means; what they get wrong is the text's fault. Half of the
-passages are from kernels and their headers, half from Python, each of at least ``LEAST_WORDS`` words. A passage is drawn
-by its file and its number in it, so that a change of other files does not change the draw.
+The reader sees the file alone and says what each comment or docstring means; what they get wrong is the text's fault.
+Half of the passages are from kernels and their headers, half from Python, each of at least ``LEAST_WORDS`` words. A
+passage is drawn by its file and its number in it, so that a change of other files does not change the draw.
 """
 
 from __future__ import annotations
