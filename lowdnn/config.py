@@ -87,7 +87,7 @@ class Config:
             log_file=source.get("LOWDNN_LOG_FILE", ""),
             debug=_read(source, "LOWDNN_DEBUG", False, _boolean),
             nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
-            cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, _bytes),
+            cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, bytes_from),
         )
 
 
@@ -106,6 +106,12 @@ def with_first(first: Mapping[str, str], environment: Mapping[str, str] | None =
 def put_first(first: Mapping[str, str]) -> None:
     """Makes ``with_first`` the environment of this process and of its children."""
     os.environ.update(with_first(first))
+
+
+def bytes_from(text: str) -> int | None:
+    """The bytes that a text such as ``500M`` or ``1000`` says; None for another text."""
+    found = re.fullmatch(r"(\d{1,15})([KMG]?)", text.upper())
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else None
 
 
 def _environment() -> Mapping[str, str]:
@@ -131,11 +137,6 @@ def _boolean(text: str) -> bool | None:
     if text.lower() in ("1", "true", "on", "yes"):
         return True
     return False if text.lower() in ("0", "false", "off", "no") else None
-
-
-def _bytes(text: str) -> int | None:
-    found = re.fullmatch(r"(\d{1,15})([KMG]?)", text.upper())
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else None
 
 
 def _arch(text: str) -> str | None:

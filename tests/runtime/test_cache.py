@@ -16,6 +16,7 @@ import pytest
 
 import lowdnn.runtime.cache as cache_module
 from lowdnn.runtime.cache import DiskCache
+from lowdnn.runtime.cache_upkeep import clear
 
 KEY = "a" * 64
 
@@ -41,7 +42,7 @@ def test_keeps_bytes_for_the_next_process(cache: DiskCache, tmp_path: Path) -> N
     facts = cache.facts()
     assert (facts.directory, facts.files, facts.is_writable, facts.refusal) == (str(folder(cache)), 2, True, "")
     assert facts.size_bytes > len(b"\0payload\n// text")
-    cache.clear()
+    assert clear(cache.directory).files == 2
     assert cache.get(KEY) is None
     assert cache.facts().size_bytes == 0
 
@@ -195,8 +196,8 @@ def test_files_are_counted_again_after_some_writes_and_for_want_of_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    files = cache_module._files
-    monkeypatch.setattr(cache_module, "_files", lambda folder: counted.append(1) or files(folder))
+    files = cache_module.files_in
+    monkeypatch.setattr(cache_module, "files_in", lambda folder: counted.append(1) or files(folder))
     cache, writes = DiskCache(tmp_path / "many"), cache_module._WRITES
     for number in range(2 * writes + 2):
         cache.put(f"{number:064x}", b"x")
@@ -240,7 +241,7 @@ def test_a_full_disk_is_told_once_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="lowdnn"):
-        patch.setattr(f"lowdnn.runtime.cache.os.{call}", fails)
+        patch.setattr(f"lowdnn.runtime.cache_files.os.{call}", fails)
         assert [cache.put(f"{number:064x}", b"x") for number in range(5)] == [False] * 5
     assert [record.getMessage().split()[0] for record in caplog.records] == ["cache_write_failed"]
     assert "No space left" in caplog.text

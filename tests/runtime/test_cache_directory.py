@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from lowdnn.runtime.cache import CacheWarning, DiskCache
+from lowdnn.runtime.cache_upkeep import clear
+from lowdnn.status import BadParamError
 
 KEY = "a" * 64
 
@@ -24,7 +26,8 @@ def check_refused(directory: Path, reason: str) -> None:
     assert cache.get(KEY) is None, "told once"
     assert not cache.put(KEY, b"x")
     assert reason in cache.facts().refusal
-    cache.clear()
+    with pytest.raises(BadParamError, match=reason):
+        clear(directory)
 
 
 def test_links_are_refused(tmp_path: Path) -> None:
