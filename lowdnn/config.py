@@ -12,6 +12,7 @@
 | LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
+| LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
 
 A value that is not understood gives a ``ConfigWarning`` and the default. Nothing is read when Python ignores the
 environment (``python -E``, ``-I``). Variables are read when a ``Config`` is made, never later. Lists of paths for the
@@ -70,6 +71,7 @@ class Config:
     debug: bool = False
     nvtx: bool = False
     cache_limit_bytes: int = 1 << 30
+    record_cases: Path | None = None
     compile_threads: int | None = None
     compile_gradients: bool = False
 
@@ -88,6 +90,7 @@ class Config:
             debug=_read(source, "LOWDNN_DEBUG", False, _boolean),
             nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
             cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, bytes_from),
+            record_cases=_read(source, "LOWDNN_RECORD_CASES", None, lambda text: Path(text).absolute()),
         )
 
 

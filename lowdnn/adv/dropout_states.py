@@ -49,4 +49,4 @@ def _loaded(handle: Handle) -> LoadedPlan:
     best = rank(writer.graph(), handle.arch, HeurMode.A, handle.engines).best
     if best is None:
         raise NotSupportedError.at("rnn_forward.dropout_desc", expected="an engine that counts calls", got="none")
-    return handle.load(best.plan)
+    return handle.load_candidate(best)

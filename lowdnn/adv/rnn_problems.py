@@ -142,7 +142,7 @@ class PlannedProblem:
     def prepared(self, handle: Handle) -> Callable[[Mapping[str, int], int], None]:
         """A launch of the plan into the handle's stream, on tensors at addresses by port, with a workspace."""
         if self._loaded is None:
-            self._loaded = handle.load(self._candidate.plan)
+            self._loaded = handle.load_candidate(self._candidate)
             self._order = tuple(self._ports[uid] for uid in self._loaded.uids)
         execute, order, stream = self._loaded.execute, self._order, handle.stream
 

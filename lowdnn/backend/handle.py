@@ -7,12 +7,13 @@ a handle has loaded may be executed from any thread, each with its own handle.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.config import Config
@@ -21,6 +22,7 @@ from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
+from lowdnn.heuristics.ranking import Candidate
 from lowdnn.plan import Plan
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.kernel_images import KernelImages
@@ -29,6 +31,9 @@ from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import ArchMismatchError, BadParamError, InvalidValueError, LowdnnError, NotInitializedError
+
+if TYPE_CHECKING:
+    from lowdnn.backend.recording import CaseRecorder
 
 CompanionT = TypeVar("CompanionT")
 
@@ -61,6 +66,9 @@ class Handle(ProcessBound):
         self.is_open = True
         self.is_debug = runtime.config.debug
         self._user: int | None = None
+        self._recorder = _recorder(runtime.config)
+        # Also where the handle is never closed: when it goes, or the process does.
+        self._write_cases = weakref.finalize(self, self._recorder.write) if self._recorder else None
 
     @classmethod
     def open(
@@ -137,6 +145,13 @@ class Handle(ProcessBound):
                 self._loaded.popitem(last=False)
         return loaded
 
+    def load_candidate(self, candidate: Candidate, kept: KernelImages | None = None) -> LoadedPlan:
+        """``load`` of the candidate's plan; with ``Config.record_cases`` its graph and executes are recorded."""
+        loaded = self.load(candidate.plan, kept)
+        if self._recorder is not None:
+            self._recorder.watch(candidate.graph, loaded)
+        return loaded
+
     def companion(self, kind: type[CompanionT]) -> CompanionT:
         """The object of ``kind`` that the handle keeps until it is closed, made by ``kind()`` at the first call."""
         self.check_open("companion")
@@ -184,6 +199,8 @@ class Handle(ProcessBound):
         """Unloads everything and releases the context. Closing twice does nothing, and no driver error is raised."""
         if self.is_open:
             self.is_open = False
+            if self._write_cases is not None:
+                self._write_cases()
             self._loaded.clear()
             self._companions.clear()
             self.runtime.close()
@@ -207,6 +224,15 @@ def arch_of_device(ordinal: int) -> ArchSpec:
     if not 0 <= ordinal < count:
         raise InvalidValueError.at("device_id", expected=f"0 to {count - 1}", got=ordinal)
     return _arch_from(partial(driver.device_attribute, ordinal))
+
+
+def _recorder(config: Config) -> CaseRecorder | None:
+    """A recorder of the graphs that are loaded; None where they are not to be recorded."""
+    if config.record_cases is None:
+        return None
+    from lowdnn.backend.recording import CaseRecorder  # nobody else needs the families of cases
+
+    return CaseRecorder(config.record_cases)
 
 
 def _arch_from(ask: Callable[[DeviceAttribute], int]) -> ArchSpec:

@@ -137,13 +137,13 @@ class ExecutionPlan:
         return WeakKeyDictionary()
 
     def _load_with(self, handle: Handle, shapes: Shapes) -> LoadedPlan:
-        plan = candidate_with(self._candidate, shapes, handle.engines).plan
-        return handle.load(plan, None if self.kernel_cache is None else self.kernel_cache.images)
+        candidate = candidate_with(self._candidate, shapes, handle.engines)
+        return handle.load_candidate(candidate, None if self.kernel_cache is None else self.kernel_cache.images)
 
     def _load(self, handle: Handle) -> LoadedPlan:
         if self.kernel_cache is None:
-            return handle.load(self.plan)
-        loaded = handle.load(self.plan, self.kernel_cache.images)
+            return handle.load_candidate(self._candidate)
+        loaded = handle.load_candidate(self._candidate, self.kernel_cache.images)
         if self.engine_config is not None:
             self.kernel_cache.add_config(self.engine_config)
         return loaded

@@ -245,7 +245,7 @@ class Planned:
         """The candidate's plan on the device of ``handle``, for which it was planned."""
         found = self._loaded.get(place)
         if found is None:
-            found = self._loaded[place] = handle.load(self.candidate(place, where).plan)
+            found = self._loaded[place] = handle.load_candidate(self.candidate(place, where))
         return found
 
 

@@ -19,16 +19,19 @@
     rnn cell=lstm t=12 b=4 i=32 h=64 layers=2 dtype=bf16
     transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
     block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
+    graph ops=[{"class":"MatmulOperation",...}]
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
 
 Words are ``key=value`` in any order; keys with a default may be left out. They serve tests, ``lowdnn run``
-and the benchmarks. ``#`` starts a comment in a file of cases.
+and the benchmarks. ``#`` starts a comment in a file of cases, where a count and a tabulator may precede a case.
+``graph`` is the family of all graphs that the others have no words for.
 
 Each module of ``families`` holds the cases of related operations; ``case_families`` finds it, so no list names it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
@@ -38,6 +41,9 @@ from typing import Any
 from lowdnn.cases import families, text
 from lowdnn.cases.base import Case
 from lowdnn.status import BadParamError
+
+#: A line of a file of cases.
+_COUNTED = re.compile(r"(?:(?P<count>[0-9]{1,18})\t)?(?P<case>.*)", re.DOTALL)
 
 
 @cache
@@ -60,5 +66,11 @@ def parse_case(line: str) -> Case:
 
 
 def parse_cases(lines: Iterable[str]) -> list[Case]:
-    """The cases of a file's lines; blank and comment lines are left out."""
-    return [parse_case(line) for line in lines if line.split("#")[0].strip()]
+    """The cases of a file's lines; blank and comment lines are left out, and counts."""
+    return [case for _, case in parse_counted_cases(lines)]
+
+
+def parse_counted_cases(lines: Iterable[str]) -> list[tuple[int, Case]]:
+    """(count, case) of a file's lines, as ``LOWDNN_RECORD_CASES`` writes them; 1 for a line without a count."""
+    contents = (_COUNTED.fullmatch(line) for line in lines if line.split("#")[0].strip())
+    return [(int(found["count"] or 1), parse_case(found["case"])) for found in contents if found]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,11 @@ class Case(ABC):
         graph = self.graph()
         needed = [t for t in graph.inputs if t.constant_value is None] + self._accumulated(graph)
         return {tensor.uid: self._values(rng, tensor, exact) for tensor in needed}
+
+    @classmethod
+    def guesses(cls, graph: OperationGraph) -> Iterable[Self]:
+        """Cases that may have this very graph; whoever asks compares (``naming``)."""
+        return ()
 
     def __str__(self) -> str:
         return text.format_fields(self, self.family)

@@ -10,10 +10,13 @@ from lowdnn.enums import (
     DataType,
     PointwiseMode,
 )
+from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
+#: Along which axes a chain's second operands may have their extent (``broadcast_dims``).
+BROADCASTS = ("none", "channel", "row", "column", "batch", "scalar")
 #: Growth of the squares of small integers by a scale and a shift of small integers.
 PROLOGUE_GROWTH = 16
 
@@ -42,6 +45,11 @@ def stores(steps: tuple[str, ...], out: DataType) -> tuple[DataType | None, Data
     if steps and steps[0] == STORE:
         return out, out, steps[1:]
     return (None if steps else out), out, steps
+
+
+def virtual_type(graph: OperationGraph) -> DataType | None:
+    """The data type of the graph's first virtual tensor; None where there is none."""
+    return next((tensor.data_type for tensor in graph.tensors.values() if tensor.is_virtual), None)
 
 
 def prologue_of(

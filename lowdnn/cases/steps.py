@@ -7,17 +7,20 @@ A mode with two operands takes a new tensor for the second. ``store`` writes the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.layouts import Layout
-from lowdnn.ops.pointwise import Pointwise, input_ports
+from lowdnn.ops.base import Operation, inputs_of
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, input_ports
 from lowdnn.ops.tensor import Tensor
 
 STORE = "store"
+#: The operand of the steps whose number is part of the graph.
+_CONSTANT = 2
 
 
 class OperandShape(Enum):
@@ -89,7 +92,7 @@ class Chain:
         if step.operand is OperandShape.BY_VALUE:
             return builder.by_value(rank, _scalar_type(self.compute_type), name="scalar")
         if step.operand is OperandShape.CONSTANT:
-            return builder.constant(rank, _scalar_type(self.compute_type), 2, name="constant")
+            return builder.constant(rank, _scalar_type(self.compute_type), _CONSTANT, name="constant")
         dims = {
             OperandShape.CHAIN: self.operand_dims,
             OperandShape.CHANNEL: self.channel_dims,
@@ -98,9 +101,49 @@ class Chain:
         return builder.tensor(dims, data_type, layout=self.operand_layout, name=port)
 
 
+def names_of(
+    operations: Iterable[Operation], value: Tensor, operand_dims: tuple[int, ...], channel_dims: tuple[int, ...]
+) -> tuple[str, ...] | None:
+    """The chain that ``operations`` are, behind an operation's output ``value``; None where they are no chain.
+
+    The operands' types and layouts and the numbers of a mode are not looked at.
+    """
+    shapes = {
+        OperandShape.CHAIN: operand_dims,
+        OperandShape.CHANNEL: channel_dims,
+        OperandShape.FULL: value.dims,
+    }
+    names: list[str] = []
+    for op in operations:
+        first, *others = (*inputs_of(op).values(),)
+        if not isinstance(op, PointwiseOperation) or first.uid != value.uid:
+            return None
+        fitting = (name for name, step in STEPS.items() if _fits(step, op.pointwise, others, shapes))
+        name = next(fitting, None)
+        if name is None:
+            return None
+        names += [name] if value.is_virtual else [STORE, name]
+        value = op.output
+    return tuple(names)
+
+
 def is_exact(steps: tuple[str, ...]) -> bool:
     """True where small integers stay exact through the steps, so that results are compared bit for bit."""
     return all(name == STORE or STEPS[name].mode in _EXACT_MODES for name in steps)
+
+
+def _fits(
+    step: Step, pointwise: Pointwise, others: Sequence[Tensor], shapes: Mapping[OperandShape, tuple[int, ...]]
+) -> bool:
+    """Whether a step has this arithmetic and further operands like ``others``."""
+    found = (pointwise.mode, pointwise.relu_upper_clip, pointwise.relu_lower_clip_slope)
+    if found != (step.mode, step.upper_clip, step.slope):
+        return False
+    if step.operand is OperandShape.BY_VALUE:
+        return all(tensor.is_by_value for tensor in others)
+    if step.operand is OperandShape.CONSTANT:
+        return all(tensor.constant_value == _CONSTANT for tensor in others)
+    return all(not tensor.is_scalar_value and tensor.dims == shapes[step.operand] for tensor in others)
 
 
 def _scalar_type(compute_type: DataType) -> DataType:

@@ -159,6 +159,11 @@ def indices() -> Codec:
     return Codec("integers >= 0 joined by ','", parse, lambda value: ",".join(map(str, value)))
 
 
+def words() -> Codec:
+    """Text that its reader checks."""
+    return Codec("text without blanks", str)
+
+
 def number() -> Codec:
     return Codec("a finite number", _finite, _number_text)
 

@@ -7,24 +7,37 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from lowdnn.cases import parse_case, parse_cases
+from lowdnn.cases import parse_case, parse_counted_cases
 from lowdnn.cases.base import Case
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientError
 
 #: Room for more than a million cases.
 _MAX_FILE_BYTES = 64 << 20
+#: Characters of the longest text of a case in a table.
+_MAX_SHOWN = 120
 #: Bytes of an element while the data of a case are made, in float64.
 _MADE_BYTES = 8
 
 
 def read_cases(texts: Sequence[str]) -> Iterator[Case]:
     """The cases of the command line; ``@FILE`` stands for the lines of a file."""
+    return (case for _, case in read_counted_cases(texts))
+
+
+def read_counted_cases(texts: Sequence[str]) -> Iterator[tuple[int, Case]]:
+    """As ``read_cases``, each case with its count: that of a file of LOWDNN_RECORD_CASES, otherwise 1."""
     for text in texts:
         if text.startswith("@"):
-            yield from parse_cases(_content(text[1:]).splitlines())
+            yield from parse_counted_cases(_content(text[1:]).splitlines())
         else:
-            yield parse_case(text)
+            yield 1, parse_case(text)
+
+
+def short_text(case: object) -> str:
+    """The text of a case as far as it fits a line of a terminal."""
+    text = str(case)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def check_cases(cases: Iterable[Case], device_bytes: int | None = None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.case_results import Request, Result, check_engine, results
-from lowdnn.cli.reading import check_cases, read_cases
+from lowdnn.cli.reading import check_cases, read_cases, short_text
 from lowdnn.cli.sanitizing import sanitize
 from lowdnn.status import BadParamError
 
@@ -48,7 +48,7 @@ def _request(arguments: argparse.Namespace) -> Request:
 
 def _line(result: Result) -> str:
     times = f"{result.device_us:10.1f} us device {result.host_us:8.1f} us host" if result.status == "ok" else ""
-    text = f"{result.status:8s} {result.plan or result.engine or '-':32s} {times}  {result.case}"
+    text = f"{result.status:8s} {result.plan or result.engine or '-':32s} {times}  {short_text(result.case)}"
     if result.status == "FAILED":
         again = f"lowdnn run --device {result.device} --engine {result.engine} --check --seed {result.seed}"
         text += f"\n  {result.detail}\n  repeat: {again} '{result.case}'"

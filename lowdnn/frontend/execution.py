@@ -111,7 +111,7 @@ class PreparedExecution:
         return PreparedExecution(candidate, self._handle, self._tensors, self._cache)
 
     def _load(self, handle: Handle) -> LoadedPlan:
-        return handle.load(self.plan, None if self._cache is None else self._cache.images)
+        return handle.load_candidate(self._candidate, None if self._cache is None else self._cache.images)
 
     def _load_elsewhere(self, handle: Handle) -> LoadedPlan:
         """The plan on a handle that it was not built for."""

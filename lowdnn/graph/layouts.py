@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from lowdnn.ops.tensor import channels_last_strides, packed_strides
+from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
 
 #: Elements left unused behind each innermost row of Layout.PADDED.
 _PADDING_ELEMENTS = 3
@@ -17,6 +17,11 @@ class Layout(Enum):
     CHANNELS_LAST = "nhwc"  #: packed, dimension 1 innermost (NHWC); row-major where the rank is under 3
     PADDED = "padded"  #: row-major with unused elements behind each row
     TRANSPOSED = "transposed"  #: packed, the last two dimensions swapped
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    """The first layout that has the strides of ``tensor``; ROW_MAJOR where none has."""
+    return next((layout for layout in Layout if strides_of(tensor.dims, layout) == tensor.strides), Layout.ROW_MAJOR)
 
 
 def strides_of(dims: tuple[int, ...], layout: Layout) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import zip_longest
 from threading import Lock
 
 from lowdnn.driver.base import DriverError, LaunchConfig
@@ -54,7 +55,7 @@ class LoadedPlan(ProcessBound):
         self._configs = tuple(_launch_config(launch) for launch in plan.launches)
         with context.activated():
             self._block = ParameterBlock(plan, partial(encode_map, context.driver))
-            self._launches: tuple[Callable[[int], None], ...] = tuple(
+            self._launches: tuple[Callable[[int], object], ...] = tuple(
                 context.driver.prepare_launch(function, config, parameters)
                 for function, config, parameters in zip(
                     self._functions, self._configs, self._block.launch_parameters, strict=True
@@ -105,6 +106,11 @@ class LoadedPlan(ProcessBound):
                     raise
                 self._launch_observed(stream)
 
+    def count_executes(self, count: Callable[[int], object]) -> None:
+        """From now on each execute that has launched the plan calls ``count`` with the stream."""
+        with self._lock:
+            self._launches += (count,)
+
     def add_to_graph(
         self, graph: int, pointers: Pointers, workspace: int = 0, dependencies: Sequence[int] = ()
     ) -> tuple[int, ...]:
@@ -138,8 +144,9 @@ class LoadedPlan(ProcessBound):
         pointers: Pointers,
         workspace: int,
     ) -> None:
-        if len(nodes) != len(self._launches):
-            raise CudaGraphMismatchError.at("LoadedPlan.nodes", expected=f"{len(self._launches)} nodes", got=len(nodes))
+        if len(nodes) != len(self._functions):
+            got = len(nodes)
+            raise CudaGraphMismatchError.at("LoadedPlan.nodes", expected=f"{len(self._functions)} nodes", got=got)
         self._liveness.check()
         with self._lock:
             self._bind(pointers, workspace)
@@ -171,8 +178,9 @@ class LoadedPlan(ProcessBound):
             self.context.activated(),
             nullcontext() if self._annotate is None else self._annotate(self.plan.name),
         ):
-            for launch, planned in zip(self._launches, self.plan.launches, strict=True):
-                emit(self._logger, logging.DEBUG, "launch", _launch_fields(self.plan, planned, stream))
+            for launch, planned in zip_longest(self._launches, self.plan.launches):
+                if planned is not None:  # the counts behind the launches have no event
+                    emit(self._logger, logging.DEBUG, "launch", _launch_fields(self.plan, planned, stream))
                 launch(stream)
 
     def _bind(self, pointers: Pointers, workspace: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from lowdnn.cases import exits, steps, text
 from lowdnn.cases.base import Case
@@ -18,6 +19,7 @@ from lowdnn.cases.chains import (
     epilogue_of,
     prologue_of,
     stores,
+    virtual_type,
 )
 from lowdnn.cases.text import key
 from lowdnn.enums import (
@@ -26,11 +28,20 @@ from lowdnn.enums import (
 )
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.layouts import Layout
+from lowdnn.ops.base import inputs_of
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 
 #: By what a prologue stands before: along which axes its steps' operands have their extent.
 _LINES = {"image": "channel", "filter": "batch"}
+_DIRECTIONS: Mapping[type, str] = {
+    ConvolutionForward: "fprop",
+    ConvolutionBackwardData: "dgrad",
+    ConvolutionBackwardFilter: "wgrad",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,40 @@ class ConvolutionCase(Case):
         result = chain.build(builder, output, final, layout)
         exits.build(builder, self.exits, result, kept_axis=1, compute_type=chain.compute_type)
         return builder.graph()
+
+    @classmethod
+    def guesses(cls, graph: OperationGraph) -> Iterator[Self]:
+        """Without a prologue and without exits."""
+        op, *behind = graph.operations
+        if not isinstance(op, ConvolutionOperation):
+            return
+        geometry, output, given = op.convolution, op.output, next(iter(inputs_of(op).values()))
+        chain = steps.names_of(behind, output, output.dims, broadcast_dims(output.dims, "channel"))
+        if chain is None:
+            return
+        for layout in ("nhwc", "nchw"):
+            yield cls(
+                n=op.image.dims[0],
+                c=op.image.dims[1],
+                hw=op.image.dims[2:],
+                k=op.filter.dims[0],
+                rs=op.filter.dims[2:],
+                pad=tuple(zip(geometry.pre_paddings, geometry.post_paddings, strict=True)),
+                stride=geometry.strides,
+                dil=geometry.dilations,
+                groups=op.image.dims[1] // max(op.filter.dims[1], 1),
+                dir=_DIRECTIONS[type(op)],
+                mode="cross" if geometry.mode is ConvolutionMode.CROSS_CORRELATION else "flipped",
+                layout=layout,
+                dtype=given.data_type,
+                out=graph.outputs[-1].data_type,
+                compute=geometry.compute_type,
+                virtual=virtual_type(graph),
+                alpha=op.alpha,
+                beta=op.beta,
+                align=given.alignment_bytes,
+                epilogue=chain,
+            )
 
     @property
     def length(self) -> int:

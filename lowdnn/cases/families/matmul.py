@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from lowdnn.cases import exits, steps, text
 from lowdnn.cases.base import Case
@@ -17,6 +18,7 @@ from lowdnn.cases.chains import (
     epilogue_of,
     prologue_of,
     stores,
+    virtual_type,
 )
 from lowdnn.cases.text import key
 from lowdnn.enums import (
@@ -24,8 +26,12 @@ from lowdnn.enums import (
 )
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.layouts import Layout
+from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
+
+#: The memory orders of a and b.
+_LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class MatmulCase(Case):
     b: tuple[int, ...] = key(text.extents(0, 6), ())
     bb: tuple[int, ...] = key(text.extents(0, 6), ())
     broadcast: str = key(text.choice("none", "a", "b"), "none")
-    layout: str = key(text.choice("nn", "nt", "tn", "tt"), "nn")
+    layout: str = key(text.choice(*_LAYOUTS), "nn")
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
     out: DataType | None = key(text.data_type(), None)
     compute: DataType | None = key(text.sum_type(), None)
@@ -75,6 +81,32 @@ class MatmulCase(Case):
         result = chain.build(builder, c, final, Layout.ROW_MAJOR)
         exits.build(builder, self.exits, result, kept_axis=c.rank - 1, compute_type=chain.compute_type)
         return builder.graph()
+
+    @classmethod
+    def guesses(cls, graph: OperationGraph) -> Iterator[Self]:
+        """Without a prologue and without exits."""
+        op, *behind = graph.operations
+        if not isinstance(op, MatmulOperation):
+            return
+        a, b, c = op.a, op.b, op.c
+        chain = steps.names_of(behind, c, c.dims, broadcast_dims(c.dims, "row"))
+        if chain is None:
+            return
+        for layout in _LAYOUTS:
+            yield cls(
+                m=a.dims[-2],
+                n=b.dims[-1],
+                k=a.dims[-1],
+                b=a.dims[:-2],
+                bb=b.dims[:-2],
+                layout=layout,
+                dtype=a.data_type,
+                out=graph.outputs[-1].data_type,
+                compute=op.compute_type,
+                virtual=virtual_type(graph),
+                align=a.alignment_bytes,
+                epilogue=chain,
+            )
 
     @property
     def length(self) -> int:
@@ -110,7 +142,7 @@ class MatmulListCase(Case):
     m: tuple[int, ...] = key(text.extents(1, 1024))
     n: tuple[int, ...] = key(text.extents(1, 1024))
     k: tuple[int, ...] = key(text.extents(1, 1024))
-    layout: str = key(text.choice("nn", "nt", "tn", "tt"), "nn")
+    layout: str = key(text.choice(*_LAYOUTS), "nn")
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
     out: DataType | None = key(text.data_type(), None)
     align: int = key(text.integer(1), 16)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,12 @@ from lowdnn.cases import steps, text
 from lowdnn.cases.base import Case, check_axes
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
+    BROADCASTS,
     broadcast_dims,
     pointwise_type,
     same_dims_chain,
     stores,
+    virtual_type,
 )
 from lowdnn.cases.data import unit_values
 from lowdnn.cases.steps import Chain
@@ -26,7 +29,9 @@ from lowdnn.enums import (
     ReduceTensorOp,
 )
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.layouts import Layout
+from lowdnn.graph.layouts import Layout, layout_of
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.tensor import Tensor
 
 
@@ -38,7 +43,7 @@ class PointwiseCase(Case):
 
     dims: tuple[int, ...] = key(text.extents(0))
     ops: tuple[str, ...] = key(text.names(steps.NAMES))
-    broadcast: str = key(text.choice("none", "channel", "row", "column", "batch", "scalar"), "none")
+    broadcast: str = key(text.choice(*BROADCASTS), "none")
     layout: str = key(text.choice(*(item.value for item in Layout)), "row")
     operand_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
     out_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
@@ -64,6 +69,31 @@ class PointwiseCase(Case):
         )
         chain.build(builder, x, self.out or self.dtype, Layout(self.out_layout))
         return builder.graph()
+
+    @classmethod
+    def guesses(cls, graph: OperationGraph) -> Iterator[Self]:
+        first = graph.operations[0]
+        if not isinstance(first, PointwiseOperation):
+            return
+        x, *others = (tensor for tensor in graph.inputs if not tensor.is_scalar_value)
+        for broadcast in BROADCASTS:
+            dims = broadcast_dims(x.dims, broadcast)
+            chain = steps.names_of(graph.operations, x, dims, broadcast_dims(x.dims, "channel"))
+            if chain is not None:
+                yield cls(
+                    dims=x.dims,
+                    ops=chain[1:],
+                    broadcast=broadcast,
+                    layout=layout_of(x).value,
+                    operand_layout=layout_of(others[0]).value if others else "row",
+                    out_layout=layout_of(first.output).value,
+                    dtype=x.data_type,
+                    out=graph.outputs[-1].data_type,
+                    compute=first.compute_type,
+                    virtual=virtual_type(graph),
+                    axis=max(first.pointwise.axis, 0),
+                    align=x.alignment_bytes,
+                )
 
     @property
     def is_exact(self) -> bool:
@@ -102,6 +132,31 @@ class ReductionCase(Case):
         )
         same_dims_chain(steps, y, self.dtype, compute).build(builder, y, final, layout)
         return builder.graph()
+
+    @classmethod
+    def guesses(cls, graph: OperationGraph) -> Iterator[Self]:
+        """Without steps before the reduction."""
+        op, *behind = graph.operations
+        if not isinstance(op, ReductionOperation):
+            return
+        x, y = op.x, op.y
+        chain = steps.names_of(behind, y, y.dims, broadcast_dims(y.dims, "channel"))
+        reduced = tuple(axis for axis in range(x.rank) if x.dims[axis] != y.dims[axis])
+        axes = reduced or tuple(axis for axis in range(x.rank) if y.dims[axis] == 1)
+        if chain is not None and axes:
+            yield cls(
+                dims=x.dims,
+                axes=axes,
+                op=op.reduction.operator.name.lower(),
+                layout=layout_of(x).value,
+                out_layout=layout_of(y).value,
+                dtype=x.data_type,
+                out=graph.outputs[-1].data_type,
+                compute=op.compute_type,
+                virtual=virtual_type(graph),
+                align=x.alignment_bytes,
+                after=chain,
+            )
 
     @property
     def length(self) -> int:

@@ -7,9 +7,10 @@ softmax dims=16x1000 axes=1 log=yes dtype=fp16
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ from lowdnn.cases.steps import Chain
 from lowdnn.cases.text import key
 from lowdnn.enums import DataType, NormFwdPhase, NormMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.layouts import Layout
+from lowdnn.graph.layouts import Layout, layout_of
+from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 
 _EPSILON, _MOMENTUM = 1e-3, 0.1
@@ -180,6 +182,22 @@ class SoftmaxCase(Case):
             result = builder.softmax_backward(value, y, self._axes, is_log=is_log, store=store)
         _chain(self.epilogue, result, self.dtype).build(builder, result, out, layout)
         return builder.graph()
+
+    @classmethod
+    def guesses(cls, graph: OperationGraph) -> Iterator[Self]:
+        """Without steps and without a sink."""
+        op, *behind = graph.operations
+        if isinstance(op, Softmax) and not behind:
+            yield cls(
+                dims=op.x.dims,
+                axes=op.normalised_axes,
+                log="yes" if op.is_log else "no",
+                layout=layout_of(op.x).value,
+                dtype=op.x.data_type,
+                out=op.y.data_type,
+                stats=None if op.stats is None else op.stats.data_type,
+                align=op.x.alignment_bytes,
+            )
 
     @property
     def length(self) -> int:

@@ -1,0 +1,133 @@
+"""LOWDNN_RECORD_CASES: the graphs that a program runs, with the number of executes of each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowdnn import from_numpy
+from lowdnn.backend.handle import Handle
+from lowdnn.backend.recording import RecordingWarning
+from lowdnn.cases import parse_case, parse_counted_cases
+from lowdnn.cases.counted import HEADER
+from lowdnn.config import Config
+from lowdnn.enums import HeurMode
+from lowdnn.frontend import data_type, pygraph
+from lowdnn.heuristics.ranking import rank
+
+ROOT = Path(__file__).parents[2]
+MATMUL = "matmul m=4 n=8 k=16 b=1"
+
+
+def opened(path: Path, **changes: object) -> Handle:
+    return Handle.open("emulated", config=Config(record_cases=path, disk_cache=False, **changes))  # type: ignore[arg-type]
+
+
+def product(handle: Handle, relu: bool = False) -> Callable[[], object]:
+    """An execute of a built graph."""
+    kind = data_type.FLOAT
+    graph = pygraph("product", kind, kind, kind, handle)
+    a, b = graph.tensor([1, 4, 16]), graph.tensor([1, 16, 8])
+    c = graph.matmul(a, b)
+    c = graph.relu(c) if relu else c
+    c.set_output(True)
+    graph.build()
+    tensors = {t: from_numpy(np.ones(t.get_dim(), np.float32), handle) for t in (a, b, c)}
+    workspace = from_numpy(np.zeros(max(graph.get_workspace_size(), 1), np.uint8), handle)
+    return lambda: graph.execute(tensors, workspace)
+
+
+def counts(path: Path) -> dict[str, int]:
+    return {str(case): count for count, case in parse_counted_cases(path.read_text().splitlines())}
+
+
+def test_executes_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "cases"
+    with opened(path) as handle:
+        first, same, other = product(handle), product(handle), product(handle, relu=True)
+        for execute in (first, first, same, other):
+            execute()
+        threads = [threading.Thread(target=lambda: [first() for _ in range(5)]) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        product(handle)
+        assert not path.exists()
+    assert counts(path) == {MATMUL: 13, f"{MATMUL} epilogue=relu": 1}
+    with opened(path) as handle:
+        product(handle)()
+    assert counts(path)[MATMUL] == 14
+
+
+def test_a_logged_launch_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "cases"
+    with caplog.at_level(logging.DEBUG, "lowdnn.launch"), opened(path) as handle:
+        product(handle)()
+    assert counts(path) == {MATMUL: 1}
+    assert sum(record.name == "lowdnn.launch" for record in caplog.records) == 1
+
+
+def test_nothing_is_recorded_unasked(tmp_path: Path) -> None:
+    with Handle.open("emulated", config=Config(disk_cache=False)) as handle:
+        product(handle)()
+    assert not os.listdir(tmp_path)
+
+
+def test_processes_share_a_file_and_children_of_fork_add_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "cases"
+    program = (
+        "import os, sys\n"
+        "from lowdnn import create_handle\n"
+        "from tests.backend.test_recording import product\n"
+        "handle = create_handle()\n"
+        "execute = product(handle)\n"
+        "execute()\n"
+        "child = os.fork()\n"
+        "if child: os.waitpid(child, 0); execute()\n"
+    )
+    environment = os.environ | {"LOWDNN_RECORD_CASES": str(path), "LOWDNN_DEVICE": "emulated", "PYTHONPATH": str(ROOT)}
+    command = (sys.executable, "-W", "ignore", "-c", program)
+    processes = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    assert counts(path) == {MATMUL: 4}
+
+
+def test_another_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "script"
+    path.write_text("#!/bin/sh\n")
+    handle = opened(path)
+    product(handle)()
+    with pytest.warns(RecordingWarning, match="LOWDNN_RECORD_CASES: .*begins with"):
+        handle.close()
+    assert path.read_text() == "#!/bin/sh\n"
+
+
+def test_a_recorder_keeps_so_many_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowdnn.backend.recording.MAX_CASES", 1)
+    path = tmp_path / "cases"
+    with opened(path) as handle:
+        product(handle)()
+        product(handle, relu=True)()
+    lines = path.read_text().splitlines()
+    assert lines == [HEADER, "# left out: more than 1 graphs of one handle", f"1\t{MATMUL}"]
+
+
+def test_a_graph_that_no_case_holds_is_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cases"
+    graph = parse_case("norm dims=4x8 mode=layer").graph()
+    with opened(path) as handle:
+        best = rank(graph, handle.arch, HeurMode.A, handle.engines).best
+        assert best is not None
+        handle.load_candidate(best)
+        monkeypatch.setattr("lowdnn.documents.MAX_BYTES", 100)
+    _, remark = path.read_text().splitlines()
+    assert remark.startswith("# left out: BAD_PARAM lowdnn_graph: expected at most 100 bytes")
