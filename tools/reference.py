@@ -1,7 +1,8 @@
 """Writes the reference of public names from their docstrings: ``python tools/reference.py [--check]``.
 
-One page for each public module, and one for pygraph's methods, in ``lowdnn/guide/reference/``. With ``--check`` nothing
-is written, and the exit code is 1 where a page is not what the docstrings give.
+One page for each public module, one for pygraph's methods, and one for the names that are refused or ignored
+(``tools/refused.py``), in ``lowdnn/guide/reference/``. With ``--check`` nothing is written, and the exit code is 1
+where a page is not what the code gives.
 """
 
 from __future__ import annotations
@@ -51,13 +52,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a page is out of date")
     is_check = parser.parse_args().check
-    pages = {f"{subject.name}.md": page(subject) for subject in SUBJECTS}
+    pages = {f"{subject.name}.md": page(subject) for subject in SUBJECTS} | {
+        "refused.md": import_module("tools.refused").page()
+    }
     folder = ROOT / FOLDER
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     stale = sorted(name for name in pages.keys() | found.keys() if pages.get(name) != found.get(name))
     if is_check:
         for name in stale:
-            print(f"{(FOLDER / name).as_posix()}: expected what the docstrings give; run python tools/reference.py")
+            print(f"{(FOLDER / name).as_posix()}: expected what the code gives; run python tools/reference.py")
         return 1 if stale else 0
     folder.mkdir(parents=True, exist_ok=True)
     for name in stale:

@@ -14,40 +14,51 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType, NanPropag
 
 @dataclass(frozen=True)
 class InertAttribute:
-    """values: those that ask for what happens anyway, the default first; none: any value does, and none is the default.
+    """reason: why it has no effect.
 
+    values: those that ask for what happens anyway, the default first; none: any value does, and none is the default.
     Another value is refused.
     """
 
     type: AttributeType
+    reason: str
     values: tuple[Any, ...] = ()
 
 
-_INERT: Mapping[DescriptorType, Mapping[AttributeName, InertAttribute]] = {
+_BY_LENGTH = "no workspace depends on it, since rows past a sequence's length are not read"
+
+INERT_ATTRIBUTES: Mapping[DescriptorType, Mapping[AttributeName, InertAttribute]] = {
     DescriptorType.POINTWISE: {
         AttributeName.POINTWISE_NAN_PROPAGATION: InertAttribute(
-            AttributeType.NAN_PROPOGATION, (NanPropagation.PROPAGATE_NAN,)
+            AttributeType.NAN_PROPOGATION, "NaN always propagates", (NanPropagation.PROPAGATE_NAN,)
         )
     },
     DescriptorType.OPERATIONGRAPH: {
-        # A kernel cache finds kernels by what they are, whatever graphs they were compiled for.
-        AttributeName.OPERATIONGRAPH_IS_SAME_TOPOLOGY: InertAttribute(AttributeType.BOOLEAN, (False, True)),
+        AttributeName.OPERATIONGRAPH_IS_SAME_TOPOLOGY: InertAttribute(
+            AttributeType.BOOLEAN,
+            "a kernel cache finds kernels by what they are, whatever graphs they were compiled for",
+            (False, True),
+        ),
     },
     DescriptorType.OPERATION_SDPA_FWD: {
-        # The attribute asks cuDNN on Blackwell for kernels that round products and sums separately.
-        AttributeName.OPERATION_SDPA_FWD_UNFUSE_FMA: InertAttribute(AttributeType.BOOLEAN, (False, True))
+        AttributeName.OPERATION_SDPA_FWD_UNFUSE_FMA: InertAttribute(
+            AttributeType.BOOLEAN,
+            "it asks for kernels that round products and sums separately, which cuDNN has for Blackwell",
+            (False, True),
+        )
     },
     DescriptorType.OPERATION_SDPA_BWD: {
-        # No workspace depends on them: rows past a sequence's length are not read.
-        AttributeName.OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_Q: InertAttribute(AttributeType.INT64),
-        AttributeName.OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_KV: InertAttribute(AttributeType.INT64),
+        AttributeName.OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_Q: InertAttribute(AttributeType.INT64, _BY_LENGTH),
+        AttributeName.OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_KV: InertAttribute(AttributeType.INT64, _BY_LENGTH),
     },
     DescriptorType.OPERATION_MATMUL: {
-        AttributeName.OPERATION_MATMUL_IRREGULARLY_STRIDED_BATCH_COUNT: InertAttribute(AttributeType.INT64, (1,))
+        AttributeName.OPERATION_MATMUL_IRREGULARLY_STRIDED_BATCH_COUNT: InertAttribute(
+            AttributeType.INT64, "every batch lies by the strides of its tensors", (1,)
+        )
     },
 }
 
 
 def inert_of(descriptor_type: DescriptorType) -> Mapping[AttributeName, InertAttribute]:
     """The inert attributes that a descriptor of this type has."""
-    return _INERT.get(descriptor_type, {})
+    return INERT_ATTRIBUTES.get(descriptor_type, {})

@@ -32,8 +32,12 @@ _STAND_INS: Mapping[DataType, DataType] = {
     DataType.BYTE_BOOLEAN: DataType.UINT8,
     DataType.FP8_E5M3: DataType.UINT8,
 }
-#: INT8 elements of a vector, beside 1.
-_VECTOR_COUNTS = (4, 32)
+#: The data types that tensors may be described in and no engine has.
+UNCOMPUTED_TYPES = tuple(_STAND_INS)
+#: INT8 elements of a vector that no engine has.
+UNCOMPUTED_VECTOR_COUNTS = (4, 32)
+#: Orders of elements that no engine has.
+UNCOMPUTED_REORDERINGS = (TensorReordering.INT8x32, TensorReordering.F16x16)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class Uncomputed:
 
 def uncomputed_attributes(descriptor_type: DescriptorType) -> Mapping[AttributeName, Attribute]:
     """The attributes of a descriptor type that may be set and no engine computes."""
-    return {declared.name: declared for declared, _ in _TABLE.get(descriptor_type, ()) if declared.name is not None}
+    listed = UNCOMPUTED_ATTRIBUTES.get(descriptor_type, ())
+    return {declared.name: declared for declared, _ in listed if declared.name is not None}
 
 
 def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
@@ -169,7 +174,7 @@ def _errors(declaration: type, given: Mapping[AttributeName, Any]) -> Iterator[L
         yield NotSupportedError.at(
             f"{kind.name} descriptor", expected="an operation of one device", got="a signal to other work"
         )
-    reasons = {declared.name: reason for declared, reason in _TABLE.get(kind, ())}
+    reasons = {declared.name: reason for declared, reason in UNCOMPUTED_ATTRIBUTES.get(kind, ())}
     for name, value in given.items():
         if name in reasons and value != ():
             where, reason = f"{kind.name} descriptor.{name.name}", reasons[name]
@@ -185,11 +190,11 @@ def _tensor_errors(given: Mapping[AttributeName, Any]) -> Iterator[LowdnnError]:
         expected = "one of " + ", ".join(known.name for known in dtypes.supported())
         yield UnsupportedDataTypeError.at(f"{where}.data_type", expected=expected, got=data_type.name)
     count = given.get(N.TENSOR_VECTOR_COUNT, 1)
-    if count in _VECTOR_COUNTS and data_type in (DataType.INT8, DataType.UINT8):
+    if count in UNCOMPUTED_VECTOR_COUNTS and data_type in (DataType.INT8, DataType.UINT8):
         hint = "use NHWC strides instead"
         yield UnsupportedDataTypeError.at(f"{where}.vector_count", expected=1, got=count, hint=hint)
     reordering = given.get(N.TENSOR_REORDERING_MODE, TensorReordering.NONE)
-    if reordering in (TensorReordering.INT8x32, TensorReordering.F16x16):
+    if reordering in UNCOMPUTED_REORDERINGS:
         yield NotSupportedError.at(f"{where}.reordering", expected="NONE or F8_128x4", got=reordering.name)
 
 
@@ -197,14 +202,14 @@ def _check_tensor(known: Mapping[str, Any]) -> None:
     """Checks dims, strides, alignment and placement, with what engines know in the place of what they do not."""
     count, rank = known.get("vector_count", 1), len(known["dims"])
     axis = known.get("vectorized_dimension", -1)
-    if count in _VECTOR_COUNTS and not 0 <= axis < rank:
+    if count in UNCOMPUTED_VECTOR_COUNTS and not 0 <= axis < rank:
         where = f"tensor uid {known['uid']}.vectorized_dimension"
         raise BadParamError.at(where, expected=f"0 to {rank - 1} with a vector count", got=axis)
     changes: dict[str, Any] = {
         "data_type": _STAND_INS.get(known["data_type"], known["data_type"]),
-        "vector_count": 1 if count in _VECTOR_COUNTS else count,
+        "vector_count": 1 if count in UNCOMPUTED_VECTOR_COUNTS else count,
     }
-    if known.get("reordering") in (TensorReordering.INT8x32, TensorReordering.F16x16):
+    if known.get("reordering") in UNCOMPUTED_REORDERINGS:
         changes["reordering"] = TensorReordering.NONE
     Tensor(**{**known, **changes})
 
@@ -222,7 +227,7 @@ _NO_GROUPS = "reduce each group by an operation of its own"
 _NO_PEERS = "add up the statistics of the devices between genstats and the finalising of batch normalisation"
 
 #: By descriptor type: the attributes, each with what to do instead.
-_TABLE: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
+UNCOMPUTED_ATTRIBUTES: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
     D.OPERATION_REDUCTION: ((_tensor(N.OPERATION_REDUCTION_GROUP_OFFSET_DESC), _NO_GROUPS),),
     D.OPERATION_NORM_FORWARD: ((_tensor(N.OPERATION_NORM_FWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),
     D.OPERATION_NORM_BACKWARD: ((_tensor(N.OPERATION_NORM_BWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),

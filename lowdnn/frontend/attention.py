@@ -108,7 +108,7 @@ class AttentionMethods(GraphBuilder):
         queries from seq_len_q on have none.
         score_max, score_sum_exp: FLOAT tensors (B, H, S_q, 1) that get the largest score of each query and the sum of
         exponentials relative to it; stats_use_log2: Stats to base 2.
-        implementation, unfuse_fma: change nothing.
+        compute_data_type, implementation, unfuse_fma, max_total_seq_len_q, max_total_seq_len_kv: change nothing.
         score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
         A query that sees no key has O 0, and Stats minus infinity or its sink.
         q, k, v, O and Stats may have ragged offsets, with use_padding_mask; their strides of rows reach past all heads.

@@ -99,7 +99,8 @@ class BlockScaleMethods(GraphBuilder):
         transpose: y lies with its last two dimensions exchanged in memory.
         """
         if group_offset is not None:
-            raise NotSupportedError.at("block_scale_quantize.group_offset", expected="None", got=repr(group_offset))
+            where, hint = "block_scale_quantize.group_offset", "quantise each group by an operation of its own"
+            raise NotSupportedError.at(where, expected="None", got=repr(group_offset), hint=hint)
         node = BlockScaleQuantizeNode(
             (input,),
             integer(block_size, "block_scale_quantize.block_size", 1, 2**31 - 1),

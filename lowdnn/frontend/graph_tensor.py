@@ -173,7 +173,10 @@ class Tensor(TensorAttributes):
         """Raises NotSupportedError for a count other than 1: vectorised layouts do not exist here."""
         if integer(count, f"{self.label}.vector_count") != 1:
             raise NotSupportedError.at(
-                f"{self.label}.vector_count", expected="1", got=count, hint=f"use strides for dimension {dimension}"
+                f"{self.label}.vector_count",
+                expected="1",
+                got=count,
+                hint=f"use strides for the dimension, {dimension}",
             )
         return self
 

@@ -444,4 +444,5 @@ def _present(given: dict[str, Tensor | None]) -> dict[str, Tensor]:
 def _refuse_peers(method: str, peer_stats: Sequence[Tensor]) -> None:
     peers = sequence(peer_stats, f"{method}.peer_stats", "tensors")
     if peers:
-        raise NotSupportedError.at(f"{method}.peer_stats", expected="none", got=f"{len(peers)} tensors")
+        hint = "add up the statistics of the devices between genstats and bn_finalize"
+        raise NotSupportedError.at(f"{method}.peer_stats", expected="none", got=f"{len(peers)} tensors", hint=hint)

@@ -44,7 +44,10 @@ class OperationMethods(GraphBuilder):
         more. token_index, token_ks: (1, rows, 1), as the mode needs them; see ``ops.moe_grouped_matmul``.
         """
         if top_k_scores is not None:
-            raise NotSupportedError.at("moe_grouped_matmul.top_k_scores", expected="None", got=repr(top_k_scores))
+            hint = "multiply the rows by their scores afterwards"
+            raise NotSupportedError.at(
+                "moe_grouped_matmul.top_k_scores", expected="None", got=repr(top_k_scores), hint=hint
+            )
         routing = tuple(tensor for tensor in (token_index, token_ks) if tensor is not None)
         node = MoeNode(
             (token, weight, first_token_offset, *routing),
@@ -80,7 +83,8 @@ class OperationMethods(GraphBuilder):
     ) -> Tensor:
         """``input`` reduced over the axes whose extent is 1 in the output: set the output's dims with ``set_dim``."""
         if group_offset is not None:
-            raise NotSupportedError.at("reduction.group_offset", expected="None", got=repr(group_offset))
+            hint = "reduce each group by an operation of its own"
+            raise NotSupportedError.at("reduction.group_offset", expected="None", got=repr(group_offset), hint=hint)
         return self._add(ReductionNode((input,), backend_reduction(mode)), compute_data_type, name)
 
     @operation

@@ -367,7 +367,8 @@ class pygraph(
         NotSupportedError for enforce_precompiled.
         """
         if enforce_precompiled:
-            raise NotSupportedError.at("pygraph.deserialize.enforce_precompiled", expected="False", got=True)
+            where, hint = "pygraph.deserialize.enforce_precompiled", "ship the disk cache of kernels with the plan"
+            raise NotSupportedError.at(where, expected="False", got=True, hint=hint)
         given = [*(() if handle_ is None else (handle_,)), *arguments, *(() if pyobj is None else (pyobj,))]
         if not 1 <= len(given) <= 2:
             raise BadParamError.at("pygraph.deserialize", expected="(handle, data) or (data)", got=shown(arguments))

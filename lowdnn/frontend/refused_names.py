@@ -29,11 +29,11 @@ class RefusedName:
 
 def refused_names() -> dict[str, RefusedName]:
     """The refused names, each with its object."""
-    return {name: RefusedName(name, is_for, hint) for is_for, hint, names in _GROUPS for name in names.split()}
+    return {name: RefusedName(name, is_for, hint) for is_for, hint, names in REFUSED_GROUPS for name in names.split()}
 
 
-#: Subject of the names, lowdnn's substitute, and the names.
-_GROUPS = (
+#: Subject of the names, lowdnn's substitute or nothing, and the names.
+REFUSED_GROUPS = (
     (
         "a product with a fused end, by a kernel of cudnn-frontend's own",
         "pygraph's matmul and moe_grouped_matmul fuse what follows them",

@@ -44,7 +44,8 @@ class BlockScaleDequantize:
     def __post_init__(self) -> None:
         block_scale.check("block_scale_dequantize", (self.x, self.y), self.scale, self.block_size, self.compute_type)
         if self.is_negative_scale:
-            raise NotSupportedError.at("block_scale_dequantize.is_negative_scale", expected="False", got=True)
+            where, hint = "block_scale_dequantize.is_negative_scale", "negate the result"
+            raise NotSupportedError.at(where, expected="False", got=True, hint=hint)
 
     @property
     def axis(self) -> int:
