@@ -8,11 +8,15 @@
 | LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels       |
 | LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
 | LOWDNN_CACHE_SIZE      | bytes, or with K, M, G: 500M     | 1G                 | the most that they take up there    |
+| LOWDNN_TUNING_PATH     | absolute paths with : between    | see below          | directories of tuning records       |
 | LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
 | LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 | LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
+
+By default LOWDNN_TUNING_PATH has the user's directory, XDG data + ``lowdnn/tuning``, and behind it that of all users of
+a machine: ``/usr/local/share/lowdnn/tuning``. Records are written to the first.
 
 A value that is not understood gives a ``ConfigWarning`` and the default. Nothing is read when Python ignores the
 environment (``python -E``, ``-I``). Variables are read when a ``Config`` is made, never later. Lists of paths for the
@@ -40,17 +44,24 @@ _ARCH = r"sm_\d{2,4}a?"
 _POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races|timeout=\d{1,9}(\.\d{1,9})?))*"
 
 
+#: Tuning records for all users of a machine.
+_SITE_TUNING_DIR = Path("/usr/local/share/lowdnn/tuning")
+
+
 class ConfigWarning(LowdnnWarning):
     """An environment variable has a value that is not understood; its default is taken."""
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path | None:
     """``$XDG_CACHE_HOME/lowdnn``, else ``$HOME/.cache/lowdnn``, else None (no home: nothing is kept on disk)."""
-    xdg = environment.get("XDG_CACHE_HOME", "")
-    if Path(xdg).is_absolute():
-        return Path(xdg) / "lowdnn"
-    home = environment.get("HOME", "")
-    return Path(home) / ".cache" / "lowdnn" if Path(home).is_absolute() else None
+    base = _user_dir(environment, "XDG_CACHE_HOME", ".cache")
+    return None if base is None else base / "lowdnn"
+
+
+def default_tuning_path(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """``$XDG_DATA_HOME/lowdnn/tuning``, else ``$HOME/.local/share/lowdnn/tuning`` where there is a home; a site's."""
+    base = _user_dir(environment, "XDG_DATA_HOME", ".local/share")
+    return (_SITE_TUNING_DIR,) if base is None else (base / "lowdnn" / "tuning", _SITE_TUNING_DIR)
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,7 @@ class Config:
     debug: bool = False
     nvtx: bool = False
     cache_limit_bytes: int = 1 << 30
+    tuning_path: tuple[Path, ...] = field(default_factory=lambda: default_tuning_path(_environment()))
     record_cases: Path | None = None
     compile_threads: int | None = None
     compile_gradients: bool = False
@@ -91,6 +103,7 @@ class Config:
             nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
             cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, bytes_from),
             record_cases=_read(source, "LOWDNN_RECORD_CASES", None, lambda text: Path(text).absolute()),
+            tuning_path=_read(source, "LOWDNN_TUNING_PATH", default_tuning_path(source), _absolute_paths),
         )
 
 
@@ -115,6 +128,15 @@ def bytes_from(text: str) -> int | None:
     """The bytes that a text such as ``500M`` or ``1000`` says; None for another text."""
     found = re.fullmatch(r"(\d{1,15})([KMG]?)", text.upper())
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else None
+
+
+def _user_dir(environment: Mapping[str, str], variable: str, below_home: str) -> Path | None:
+    """A user's directory: the one that ``variable`` names, else the one below the home; None where neither is known."""
+    named = Path(environment.get(variable, ""))
+    home = Path(environment.get("HOME", ""))
+    if named.is_absolute():
+        return named
+    return home / below_home if home.is_absolute() else None
 
 
 def _environment() -> Mapping[str, str]:
@@ -152,3 +174,8 @@ def _policy(text: str) -> str | None:
 
 def _absolute_path(text: str) -> Path | None:
     return Path(text) if Path(text).is_absolute() else None
+
+
+def _absolute_paths(text: str) -> tuple[Path, ...] | None:
+    paths = tuple(map(Path, text.split(os.pathsep)))
+    return paths if all(path.is_absolute() for path in paths) else None

@@ -77,6 +77,8 @@ def kept_modules() -> Iterator[None]:
 def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Path]:
     """Where one run of the tests keeps compiled kernels: shared by its workers, apart from the user's own.
 
+    No test finds tuning records but its own and the package's.
+
     LOWDNN_TEST_KERNELS names a folder where some are there already.
     """
     base = tmp_path_factory.getbasetemp()
@@ -85,6 +87,8 @@ def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyt
     directory = Path(os.environ.get("LOWDNN_TEST_KERNELS", own))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOWDNN_CACHE_DIR", str(directory))
+        patch.setenv("XDG_DATA_HOME", str(base / "data"))
+        patch.setenv("LOWDNN_TUNING_PATH", str(base / "data/lowdnn/tuning"))
         yield directory
 
 

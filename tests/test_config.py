@@ -13,7 +13,8 @@ from lowdnn.config import Config, ConfigWarning
 
 def test_defaults_without_variables() -> None:
     config = Config.from_environment({"HOME": "/home/me"})
-    assert config == Config(cache_dir=Path("/home/me/.cache/lowdnn"))
+    tuning_path = (Path("/home/me/.local/share/lowdnn/tuning"), Path("/usr/local/share/lowdnn/tuning"))
+    assert config == Config(cache_dir=Path("/home/me/.cache/lowdnn"), tuning_path=tuning_path)
     assert (config.device, config.disk_cache, config.log_level, config.debug) == ("auto", True, "off", False)
 
 
@@ -30,6 +31,7 @@ def test_every_variable_is_read() -> None:
             "LOWDNN_DEBUG": "1",
             "LOWDNN_NVTX": "yes",
             "LOWDNN_CACHE_SIZE": "20m",
+            "LOWDNN_TUNING_PATH": "/tuning:/site",
         }
     )
     assert config == Config(
@@ -43,6 +45,7 @@ def test_every_variable_is_read() -> None:
         True,
         True,
         20 << 20,
+        (Path("/tuning"), Path("/site")),
     )
 
 
@@ -58,6 +61,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("LOWDNN_EMULATED_ARCH", "hopper"),
         ("LOWDNN_EMULATED_POLICY", "rm -rf"),
         ("LOWDNN_CACHE_DIR", "relative"),
+        ("LOWDNN_TUNING_PATH", "/absolute:relative"),
         ("LOWDNN_DISK_CACHE", "2"),
         ("LOWDNN_CACHE_SIZE", "-1"),
         ("LOWDNN_CACHE_SIZE", "2 GiB"),

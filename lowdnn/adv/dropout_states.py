@@ -6,7 +6,6 @@ from lowdnn.adv.rnn_descriptors import Dropout
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType, HeurMode, PointwiseMode
 from lowdnn.graph.node_writer import NodeWriter
-from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.status import MisalignedPointerError, NotSupportedError, NullPointerError
 
@@ -46,7 +45,7 @@ def _loaded(handle: Handle) -> LoadedPlan:
     writer = NodeWriter(alignment_bytes=_COUNT_OFFSET)
     old, one = writer.tensor((1,), DataType.INT64), writer.constant(1, DataType.INT64, 1)
     writer.pointwise(PointwiseMode.ADD, old, one, compute_type=DataType.DOUBLE, store=DataType.INT64)
-    best = rank(writer.graph(), handle.arch, HeurMode.A, handle.engines).best
+    best = handle.rank(writer.graph(), HeurMode.A).best
     if best is None:
         raise NotSupportedError.at("rnn_forward.dropout_desc", expected="an engine that counts calls", got="none")
     return handle.load_candidate(best)

@@ -13,7 +13,7 @@ from lowdnn.adv.rnn_descriptors import RNNDataDescriptor, RNNDescriptor
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import Candidate, rank
+from lowdnn.heuristics.ranking import Candidate
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
@@ -119,7 +119,7 @@ class PlannedProblem:
 
     def __init__(self, handle: Handle, problem: Problem) -> None:
         operation: Operation = problem.operation()
-        self._ranking = rank(OperationGraph((operation,)), handle.arch, HeurMode.A, handle.engines)
+        self._ranking = handle.rank(OperationGraph((operation,)), HeurMode.A)
         if self._ranking.best is None:
             why = self._ranking.explain()
             raise NotSupportedError.at("rnn", expected="an engine for this network", got="none", hint=why)

@@ -44,6 +44,7 @@ CLUSTERED_SHARE: Final = Fraction(120, 132)
 class Board:
     """The product that stands for a compute capability, as the driver's device attributes describe it.
 
+    product: its name, as the driver gives it where that is known.
     clock_khz: boost clock.  memory_clock_khz: half of the transfers in a millisecond on each of ``bus_bits`` lines.
     """
 
@@ -135,6 +136,10 @@ class ArchSpec:
     def with_sm_count(self, sm_count: int) -> ArchSpec:
         """This device with a part of its multiprocessors (SM carve-out, or a smaller model of the family)."""
         return replace(self, sm_count=sm_count)
+
+    def with_product(self, product: str) -> ArchSpec:
+        """These facts for a product of this name, of which they are the best known."""
+        return self if product == self.board.product else replace(self, board=replace(self.board, product=product))
 
     def with_shared_bytes(self, per_block: int, per_sm: int) -> ArchSpec:
         """These facts with the shared memory in bytes that the device itself reports, where that is less."""

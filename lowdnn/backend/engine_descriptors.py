@@ -302,7 +302,8 @@ class EngineHeuristics:
     def ranking(self) -> Ranking:
         """The ranked candidates and the reasons of the engines that refused."""
         arch = self.description.arch_for("ENGINEHEUR descriptor", self.device_properties, self.sm_count_target)
-        return rank(self.description.graph, arch, self.mode, self.description.engines)
+        graph, handle = self.description.graph, self.description.handle
+        return handle.rank(graph, self.mode, arch) if handle else rank(graph, arch, self.mode, self.description.engines)
 
     @read_only(AttributeName.ENGINEHEUR_RESULTS, AttributeType.BACKEND_DESCRIPTOR)
     def results(self) -> tuple[EngineConfig, ...]:

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
-from lowdnn.driver.base import DeviceAttribute
+from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
-from lowdnn.heuristics.ranking import Candidate
+from lowdnn.enums import HeurMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate, Ranking, rank
+from lowdnn.heuristics.tuning.record_books import records_of
 from lowdnn.plan import Plan
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.kernel_images import KernelImages
@@ -46,6 +49,7 @@ class Handle(ProcessBound):
 
     stream: the CUstream as an integer.  arch: the device's facts.  engines: those that may run here, by global index.
     cuda_device: the GPU's ordinal; None for the emulated device.
+    records: the tuning records that plans follow.
     last_error: the message of the last call on this handle that failed, or "".
 
     Everything that an execute reads is a plain attribute. Close with ``close`` or
@@ -56,8 +60,9 @@ class Handle(ProcessBound):
         """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
         self.runtime = runtime
         self.engines = ENGINES if engine_set is None else EngineSet.of(engine_set)
-        self.arch = _arch_from(runtime.context.attribute)
         self.cuda_device = _cuda_device(runtime)
+        self.arch = _arch_from(runtime.driver, runtime.context.device, runtime.context.attribute)
+        self.records = records_of(runtime.config, runtime.sources, takes_estimates=self.cuda_device is None)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
@@ -152,6 +157,13 @@ class Handle(ProcessBound):
             self._recorder.watch(candidate.graph, loaded)
         return loaded
 
+    def rank(self, graph: OperationGraph, mode: HeurMode, arch: ArchSpec | None = None) -> Ranking:
+        """The engines that take ``graph``, fastest first, with the handle's tuning records.
+
+        arch: the facts to plan for, if not the device's own: it with a part of its multiprocessors, or another device.
+        """
+        return rank(graph, arch or self.arch, mode, self.engines, self.records)
+
     def companion(self, kind: type[CompanionT]) -> CompanionT:
         """The object of ``kind`` that the handle keeps until it is closed, made by ``kind()`` at the first call."""
         self.check_open("companion")
@@ -223,7 +235,7 @@ def arch_of_device(ordinal: int) -> ArchSpec:
     count = driver.device_count()
     if not 0 <= ordinal < count:
         raise InvalidValueError.at("device_id", expected=f"0 to {count - 1}", got=ordinal)
-    return _arch_from(partial(driver.device_attribute, ordinal))
+    return _arch_from(driver, ordinal, partial(driver.device_attribute, ordinal))
 
 
 def _recorder(config: Config) -> CaseRecorder | None:
@@ -235,12 +247,15 @@ def _recorder(config: Config) -> CaseRecorder | None:
     return CaseRecorder(config.record_cases)
 
 
-def _arch_from(ask: Callable[[DeviceAttribute], int]) -> ArchSpec:
+def _arch_from(driver: Driver, device: int, ask: Callable[[DeviceAttribute], int]) -> ArchSpec:
+    """The facts of a device, whose attributes ``ask`` tells. An emulated one is the product that its facts are of."""
     major, minor = (
         ask(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR),
         ask(DeviceAttribute.COMPUTE_CAPABILITY_MINOR),
     )
     spec = spec_for(major, minor).with_sm_count(ask(DeviceAttribute.MULTIPROCESSOR_COUNT))
+    if driver.dlpack_device_type in CUDA_DEVICE_TYPES:
+        spec = spec.with_product(driver.device_name(device))
     return spec.with_shared_bytes(
         per_block=ask(DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         per_sm=ask(DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),

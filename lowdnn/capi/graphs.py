@@ -16,7 +16,7 @@ from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor
 from lowdnn.capi.memory import Address, checked
 from lowdnn.enums import DataType, HeurMode, PointwiseMode, ReduceTensorOp, ReshapeMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import Candidate, rank
+from lowdnn.heuristics.ranking import Candidate
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, is_backward
 from lowdnn.ops.reduction import Reduction, ReductionOperation
@@ -219,7 +219,7 @@ class Planned:
     """One graph on one handle: its candidates, and those that were loaded, by their place."""
 
     def __init__(self, handle: Handle, operations: tuple[Any, ...], mode: HeurMode) -> None:
-        self._ranking = rank(OperationGraph(operations), handle.arch, mode, handle.engines)
+        self._ranking = handle.rank(OperationGraph(operations), mode)
         self._loaded: dict[int, LoadedPlan] = {}
 
     @property

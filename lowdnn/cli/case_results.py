@@ -16,7 +16,7 @@ from lowdnn.driver.base import DriverError
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.heuristics.ranking import Candidate, candidate_for
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
 
@@ -87,7 +87,7 @@ def engines_of(handle: Handle, case: Case, engine: str | None) -> tuple[str, ...
 
 def _candidates(handle: Handle, graph: OperationGraph, engine: str | None) -> list[Candidate]:
     if engine in (None, "all"):
-        ranking = rank(graph, handle.arch, HeurMode.A, handle.engines)
+        ranking = handle.rank(graph, HeurMode.A)
         if ranking.best is None:
             raise NotSupportedError("graph: no engine takes it\n" + ranking.explain())
         return list(ranking.candidates) if engine == "all" else [ranking.best]

@@ -67,6 +67,8 @@ class PlanList:
     tensors: Mapping[int, Tensor]
     name: str
     cache: kernel_cache | None = None
+    #: Whose tuning records count; none where the graph is planned without one.
+    handle: Handle | None = None
     entries: list[PlanEntry] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     rankings: list[Ranking] = field(default_factory=list)
@@ -77,7 +79,10 @@ class PlanList:
 
     def query(self, mode: HeurMode) -> None:
         """Adds the candidates of one heuristics mode behind those that are there already."""
-        ranking = rank(self.graph, self.arch, mode, self.engines)
+        if self.handle is None:
+            ranking = rank(self.graph, self.arch, mode, self.engines)
+        else:
+            ranking = self.handle.rank(self.graph, mode, self.arch)
         known = {entry.candidate.engine.name for entry in self.entries if not entry.candidate.choices}
         self.entries += [PlanEntry(found) for found in ranking.candidates if found.engine.name not in known]
         self.rankings.append(ranking)

@@ -181,6 +181,7 @@ class pygraph(
             tensors={tensor.get_uid(): tensor for tensor in self._used()},
             name=self.name,
             cache=self._cache,
+            handle=self._handle,
         )
 
     def create_execution_plans(self, heuristics: Sequence[heur_mode] | None = None) -> None:
@@ -378,7 +379,7 @@ class pygraph(
         anew = boolean(rebuild, "pygraph.deserialize.rebuild")
         restored = load(given[-1], Reading(handle.engines, handle.arch, anew))
         candidate, tensors = restored.candidate, {tensor.get_uid(): tensor for tensor in restored.tensors}
-        plans = PlanList(candidate.graph, candidate.arch, handle.engines, tensors, restored.name, self._cache)
+        plans = PlanList(candidate.graph, candidate.arch, handle.engines, tensors, restored.name, self._cache, handle)
         plans.entries.append(PlanEntry(candidate))
         prepared = plans.prepare(plans.usable(0), handle)
         self.name, self._handle, self._tensors, self._entries = restored.name, handle, list(restored.tensors), []

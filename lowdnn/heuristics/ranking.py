@@ -3,7 +3,7 @@
 Modes, as cuDNN names them:
 
     INSTANT    every engine that takes the graph, fastest first by the cost model
-    A, B       the same list, behind what was fastest for this very graph where it was measured (``tuning_records``);
+    A, B       the same list, behind what was fastest for this very graph where it was measured (``tuning.records``);
                there is no second, slower model
     FALLBACK   only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
@@ -26,10 +26,11 @@ from lowdnn.engines.engine_set import anchored, reasons
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
-from lowdnn.heuristics.tuning_records import record_of
+from lowdnn.heuristics.tuning.record_books import Found, Records, released_records
+from lowdnn.heuristics.tuning.records import RecordClock
 from lowdnn.one_line import listed
 from lowdnn.plan import Plan
-from lowdnn.status import Status
+from lowdnn.status import BadParamError, NotSupportedError, Status
 
 #: Knobs that count the parts of a sum.
 _SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
@@ -64,26 +65,30 @@ class Ranking:
     ``candidates`` and ``refusals`` ask all.
     """
 
-    def __init__(self, graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> None:
+    def __init__(
+        self, graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine], records: Records
+    ) -> None:
         self._graph = graph
         self._arch = arch
         self._engines = engines
         self._mode = mode
+        self._records = records
         self._planned: dict[int, Candidate] = {}
 
     @property
     def best(self) -> Candidate | None:
         """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
-        return self._recorded or self._estimated_best
+        return next(iter(self._recorded), None) or self._estimated_best
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """Best first."""
+        recorded: dict[Plan, Candidate] = {}
+        for candidate in self._recorded:
+            for found in (candidate, *_unsplit(candidate)):
+                recorded.setdefault(found.plan, found)
         estimated = sorted(self._estimated(), key=_order)
-        recorded = self._recorded
-        if recorded is None:
-            return tuple(estimated)
-        return (recorded, *_unsplit(recorded), *(found for found in estimated if found.made_plan != recorded.plan))
+        return (*recorded.values(), *(found for found in estimated if found.made_plan not in recorded))
 
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -100,16 +105,28 @@ class Ranking:
         return "\n".join([*ranked, *(f"-  {reason}" for reason in refused)])
 
     @cached_property
-    def _recorded(self) -> Candidate | None:
-        """The candidate of a tuning record, where its engine is among those asked."""
+    def _recorded(self) -> tuple[Candidate, ...]:
+        """The candidates of tuning records, one for each workspace limit, fastest first."""
         if self._mode not in (HeurMode.A, HeurMode.B):
+            return ()
+        return tuple(filter(None, map(self._recorded_candidate, self._records.of(self._graph, self._arch))))
+
+    def _recorded_candidate(self, found: Found) -> Candidate | None:
+        """The candidate of a record; None where its engine is not among those asked, or the record does not hold."""
+        record = found.record
+        engine = next((engine for engine in self._admitted if engine.name == record.engine), None)
+        if engine is None:
             return None
-        record = record_of(self._graph, self._arch)
-        engine = next((engine for engine in self._admitted if record and engine.name == record.engine), None)
-        if record is None or engine is None:
+        try:
+            plan = engine.plan(self._graph, self._arch, record.choices)
+        except (BadParamError, NotSupportedError) as error:
+            self._records.refuse(found, error)
             return None
-        reason = f"{record.us:.1f} us measured, the fastest of those timed"
-        return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason)
+        if not self._records.holds(found, plan):
+            return None
+        how = "measured" if record.clock is RecordClock.EVENTS else "estimated in tuning"
+        reason = f"{record.us:.1f} us {how}, the fastest of those timed"
+        return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason, plan)
 
     @cached_property
     def _admitted(self) -> tuple[Engine, ...]:
@@ -194,9 +211,14 @@ class Ranking:
         return bound if bound > best.estimated_us else near_bound_us(self._graph, engine, self._arch)
 
 
-def rank(graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> Ranking:
-    """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not."""
-    return Ranking(graph, arch, mode, engines)
+def rank(
+    graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine], records: Records | None = None
+) -> Ranking:
+    """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not.
+
+    records: a handle's; by default those of the package alone.
+    """
+    return Ranking(graph, arch, mode, engines, released_records() if records is None else records)
 
 
 def candidate_for(engine: Engine, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Candidate:

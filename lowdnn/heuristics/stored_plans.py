@@ -213,7 +213,7 @@ def _listed(plan: Mapping[str, Any], kind: str) -> list[Any]:
 def _anew(origin: _Origin, reading: Reading) -> Iterator[Candidate]:
     """Candidates in order: the stored choices, if the device is the same, then those of the heuristics."""
     here = reading.arch or origin.arch
-    if origin.arch == here:
+    if (origin.arch.name, origin.arch.sm_count) == (here.name, here.sm_count):
         with suppress(BadParamError):
             yield _with_choices(origin, reading)
     for mode in (HeurMode.A, HeurMode.FALLBACK):

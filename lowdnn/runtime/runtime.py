@@ -38,8 +38,9 @@ class Runtime(ProcessBound):
         self.counters = Counters()
         self.context = Context(driver, device)
         self.cache = _disk_cache(self.config)
+        self.sources = SourceTree() if sources is None else sources
         self.compiler = KernelCompiler(
-            sources=SourceTree() if sources is None else sources,
+            sources=self.sources,
             store=ModuleStore.installed(),
             cache=self.cache,
             counters=self.counters,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import COPIED_SHARE, UNMEASURED, ArchSpec, Board, mma_rates
 
-_BOARD = Board("B200", 1_965_000, 3_996_000, 7680, 178 << 30)
+_BOARD = Board("NVIDIA B200", 1_965_000, 3_996_000, 7680, 178 << 30)
 SPEC = ArchSpec(
     name="sm_100",
     compute_capability=(10, 0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import COPIED_SHARE, UNMEASURED, ArchSpec, Board, mma_rates
 
-_BOARD = Board("B300", 1_965_000, 3_906_000, 8192, 270 << 30)
+_BOARD = Board("NVIDIA B300", 1_965_000, 3_906_000, 8192, 270 << 30)
 SPEC = ArchSpec(
     name="sm_103",
     compute_capability=(10, 3),

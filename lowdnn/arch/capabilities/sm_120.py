@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import COPIED_SHARE, UNMEASURED, ArchSpec, Board, mma_rates
 
-_BOARD = Board("GeForce RTX 5090", 2_407_000, 14_001_000, 512, 32 << 30)
+_BOARD = Board("NVIDIA GeForce RTX 5090", 2_407_000, 14_001_000, 512, 32 << 30)
 SPEC = ArchSpec(
     name="sm_120",
     compute_capability=(12, 0),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import UNMEASURED, ArchSpec, Board, mma_rates
 
-_BOARD = Board("A100 SXM 80 GB", 1_410_000, 1_593_000, 5120, 80 << 30)
+_BOARD = Board("NVIDIA A100-SXM4-80GB", 1_410_000, 1_593_000, 5120, 80 << 30)
 SPEC = ArchSpec(
     name="sm_80",
     compute_capability=(8, 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import COPIED_SHARE, UNMEASURED, ArchSpec, Board, mma_rates
 
-_BOARD = Board("GeForce RTX 3090", 1_695_000, 9_751_000, 384, 24 << 30)
+_BOARD = Board("NVIDIA GeForce RTX 3090", 1_695_000, 9_751_000, 384, 24 << 30)
 SPEC = ArchSpec(
     name="sm_86",
     compute_capability=(8, 6),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import COPIED_SHARE, UNMEASURED, ArchSpec, Board, mma_rates
 
-_BOARD = Board("GeForce RTX 4090", 2_520_000, 10_501_000, 384, 24 << 30)
+_BOARD = Board("NVIDIA GeForce RTX 4090", 2_520_000, 10_501_000, 384, 24 << 30)
 SPEC = ArchSpec(
     name="sm_89",
     compute_capability=(8, 9),

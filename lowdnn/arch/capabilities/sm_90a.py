@@ -12,7 +12,7 @@ from lowdnn.plan import MathUnit
 SPEC = ArchSpec(
     name="sm_90a",
     compute_capability=(9, 0),
-    board=Board("H200 SXM", 1_980_000, 3_201_000, 6144, 141 << 30),
+    board=Board("NVIDIA H200", 1_980_000, 3_201_000, 6144, 141 << 30),
     sm_count=132,
     clock_hz=1.6e9,
     flops_per_clock={

@@ -1,0 +1,195 @@
+"""Tuning records: what ran fastest for a graph on a device, as a line of JSON.
+
+    {"lowdnn_record": 1, "graph": "8988e0677a322f90", "device": "NVIDIA H200, sm_90a, 132", "workspace_limit": -1,
+     "engine": "conv_fprop_wgmma", "choices": {"TILE_M": 192, ...}, "us": 25.1, "warm_us": 22.0, "first_us": 27.3,
+     "clock": "events", "revision": "5f1d...", "driver": "13.0", "lowdnn": "0.1.0", "case": "conv n=64 c=256 ..."}
+
+A record is found by graph, device and workspace limit. It holds for the very graph, all of its extents included, on a
+device of this name with as many multiprocessors, as long as the kernels of its plan are those that were timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.documents import check_name, read_document, shown, write_document
+from lowdnn.engines.base import Choices
+from lowdnn.enums import KnobType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.status import BadParamError, SerializationVersionMismatchError
+
+#: Version of the JSON form; a reader takes no other.
+VERSION = 1
+#: The workspace limit of a record whose candidates were free to take any.
+NO_LIMIT = -1
+#: Hexadecimal digits of a graph's key that name it in a file.
+_KEY_DIGITS = 16
+#: The most characters of a line; a record has some hundreds.
+_MOST_CHARACTERS = 8192
+_MOST_KNOBS = 64
+_KIND = "lowdnn_record"
+_PREFIX = f'{{"{_KIND}":{VERSION},"graph":"'
+_FIELDS: Mapping[str, type] = {
+    "graph": str,
+    "device": str,
+    "workspace_limit": int,
+    "engine": str,
+    "choices": dict,
+    "us": float,
+    "warm_us": float,
+    "first_us": float,
+    "clock": str,
+    "revision": str,
+    "driver": str,
+    "lowdnn": str,
+    "case": str,
+}
+
+
+class RecordClock(Enum):
+    """What a record's times are: measured by events of the device, or estimated by the cost model."""
+
+    EVENTS = "events"
+    MODEL = "model"
+
+
+#: (graph, device, workspace limit).
+RecordKey = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """The engine and all of its knobs with which a graph took ``us`` microseconds.
+
+    graph: ``short_key``.  device: ``device_label``.  workspace_limit: the most bytes that a candidate might need, or
+    ``NO_LIMIT``.  us, warm_us: with operands in device memory, and with those that fit the L2 cache there.  first_us:
+    ``us`` of the cost model's first choice.  Times that are not known are 0.
+    revision: of the plan's kernels (``runtime.revisions``).  driver, lowdnn: versions with which it was timed.  case:
+    the graph in words, for readers.
+    """
+
+    graph: str
+    device: str
+    workspace_limit: int
+    engine: str
+    choices: Choices
+    us: float
+    warm_us: float = 0.0
+    first_us: float = 0.0
+    clock: RecordClock = RecordClock.EVENTS
+    revision: str = ""
+    driver: str = ""
+    lowdnn: str = ""
+    case: str = ""
+
+    @classmethod
+    def of(cls, line: str) -> TuningRecord:
+        """The record of a line.
+
+        Raises SerializationVersionMismatchError for one of another version, BadParamError for a line of another form.
+        """
+        where = "tuning record"
+        if len(line) > _MOST_CHARACTERS:
+            raise BadParamError.at(where, expected=f"at most {_MOST_CHARACTERS} characters", got=len(line))
+        fields = read_document(line, _KIND, VERSION, _FIELDS, where)
+        for name in ("graph", "device", "engine", "revision", "driver", "lowdnn", "case"):
+            check_name(fields[name], f"{where}.{name}")
+        for name in ("us", "warm_us", "first_us"):
+            if not 0.0 <= fields[name] < math.inf:
+                raise BadParamError.at(f"{where}.{name}", expected="microseconds", got=shown(fields[name]))
+        fields["choices"] = _choices(fields["choices"], f"{where}.choices")
+        fields["clock"] = _clock(fields["clock"], f"{where}.clock")
+        return cls(**fields)
+
+    @property
+    def key(self) -> RecordKey:
+        return self.graph, self.device, self.workspace_limit
+
+    @property
+    def text(self) -> str:
+        """The record's line."""
+        choices = {knob.name: value for knob, value in self.choices.items()}
+        fields = {name: getattr(self, name) for name in _FIELDS} | {"choices": choices, "clock": self.clock.value}
+        for name in ("us", "warm_us", "first_us"):
+            fields[name] = round(float(fields[name]), 3)
+        return write_document(_KIND, VERSION, fields)
+
+    @property
+    def choice_text(self) -> str:
+        """Engine and knobs, as people read them."""
+        return " ".join([self.engine, *(f"{knob.name}={value}" for knob, value in self.choices.items())])
+
+
+@dataclass(frozen=True)
+class RecordLines:
+    """The lines of records by the graphs that they are for, taken apart when somebody asks for one.
+
+    strange: how many lines are of another form or version.
+    """
+
+    by_graph: Mapping[str, tuple[str, ...]]
+    strange: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> RecordLines:
+        found: dict[str, list[str]] = {}
+        strange, begin = 0, len(_PREFIX)
+        for line in text.splitlines():
+            if line.startswith(_PREFIX):
+                found.setdefault(line[begin : begin + _KEY_DIGITS], []).append(line)
+            elif line.strip():
+                strange += 1
+        return cls({graph: tuple(lines) for graph, lines in found.items()}, strange)
+
+
+def records_in(text: str) -> tuple[dict[RecordKey, TuningRecord], list[str]]:
+    """The records of a file's text by their keys, the last of each key; and what is wrong with each other line."""
+    found: dict[RecordKey, TuningRecord] = {}
+    wrong: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = TuningRecord.of(line)
+        except (BadParamError, SerializationVersionMismatchError) as error:
+            wrong.append(f"line {number}: {error}")
+            continue
+        found.pop(record.key, None)
+        found[record.key] = record
+    return found, wrong
+
+
+def file_text(records: Iterable[TuningRecord]) -> str:
+    """The text of a file of these records."""
+    return "".join(f"{record.text}\n" for record in records)
+
+
+def short_key(graph: OperationGraph) -> str:
+    """By which a record names a graph."""
+    return graph.key[:_KEY_DIGITS]
+
+
+def device_label(arch: ArchSpec) -> str:
+    """By which a record names a device: its product, architecture and number of multiprocessors."""
+    return f"{arch.board.product}, {arch.name}, {arch.sm_count}"
+
+
+def _choices(given: Mapping[str, Any], where: str) -> Choices:
+    if len(given) > _MOST_KNOBS:
+        raise BadParamError.at(where, expected=f"at most {_MOST_KNOBS} knobs", got=len(given))
+    for name, value in given.items():
+        if name not in KnobType.__members__ or type(value) is not int:
+            raise BadParamError.at(where, expected="integers by names of knobs", got=f"{shown(name)}: {shown(value)}")
+    return {KnobType[name]: value for name, value in given.items()}
+
+
+def _clock(given: str, where: str) -> RecordClock:
+    known = [clock.value for clock in RecordClock]
+    if given not in known:
+        raise BadParamError.at(where, expected=f"one of {', '.join(known)}", got=shown(given))
+    return RecordClock(given)
