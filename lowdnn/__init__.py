@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from lowdnn.frontend.handles import create_handle
     from lowdnn.frontend.python_graph import pygraph
     from lowdnn.frontend.streams import create_event, create_stream
+    from lowdnn.frontend.workspace_pool import WorkspacePool
     from lowdnn.ops.tensor import channels_last_strides
 
 __version__ = "0.1.0"
 __all__ = [
     "DeviceTensor",
     "Handle",
+    "WorkspacePool",
     "channels_last_strides",
     "create_event",
     "create_handle",
@@ -37,6 +39,7 @@ _HOMES = {
     "empty": "lowdnn.frontend.device_tensor",
     "from_numpy": "lowdnn.frontend.device_tensor",
     "pygraph": "lowdnn.frontend.python_graph",
+    "WorkspacePool": "lowdnn.frontend.workspace_pool",
     "zeros": "lowdnn.frontend.device_tensor",
 }
 

@@ -207,8 +207,10 @@ class CudaDriver:
         return int(self._call("cuStreamEndCapture", stream))
 
     def stream_is_capturing(self, stream: int) -> bool:
-        status = self._call("cuStreamIsCapturing", stream)
-        return bool(status != self._cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+        result, status = self._cu.cuStreamIsCapturing(stream)
+        if result:
+            raise self._error("cuStreamIsCapturing", result, (stream,))
+        return status != 0  # type: ignore[no-any-return]  # CU_STREAM_CAPTURE_STATUS_NONE
 
     def event_create(self, flags: EventFlags = EventFlags.DEFAULT) -> int:
         return int(self._call("cuEventCreate", int(flags)))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.override_shapes import KeptShapes, Shapes, candidate_with
-from lowdnn.frontend.addresses import Need, device_getter, integer_address
+from lowdnn.frontend.addresses import AddressOf, Need, device_getter, integer_address
 from lowdnn.frontend.arguments import integers, sequence, shown
 from lowdnn.frontend.array_layouts import LayoutWatch
 from lowdnn.frontend.graph_tensor import Tensor
@@ -29,6 +29,7 @@ from lowdnn.plan import PlanTensor
 from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import size_anywhere
+from lowdnn.runtime.workspace_pool import WorkspacePool
 from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
 
 #: A function of a loaded plan, its pointers in plan order, and its workspace's address.
@@ -45,6 +46,7 @@ class PreparedExecution:
         given to ``execute``.  cache: gets the kernels, and saves compiling them.
         """
         self.plan = plan = candidate.plan
+        self._name = plan.name
         self._candidate = candidate
         self._cache = cache
         self._handle = handle
@@ -58,6 +60,7 @@ class PreparedExecution:
             {place: candidate.graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)}
         )
         self._workspace_need = Need("execute.workspace", size_anywhere(plan.workspace_bytes))
+        self._workspace_route: tuple[type, AddressOf | None] = (type(None), None)
         self._recent: _Route | None = None
 
     def execute(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
@@ -130,12 +133,45 @@ class PreparedExecution:
         pointers = self._recent.pointers(values, handle, kept) if self._recent is not None else None
         if pointers is None:
             pointers = self._resolved(values, handle, kept)
-        address = 0 if workspace is None else self._workspace_address(workspace, handle, kept)
         loaded = self._loaded if handle is self._handle else self._load_elsewhere(handle)
+        address = 0
+        if workspace is not None:
+            kind, getter = self._workspace_route
+            if type(workspace) is not kind:
+                getter = self._new_workspace_route(workspace)
+            if getter is None:
+                self._launch_with_pool(loaded, pointers, workspace, handle, instead)
+                return
+            address = getter(workspace, handle, self._workspace_need, kept)
         if instead is None:
             loaded.execute(pointers, address, handle.stream)
         else:
             instead(loaded, pointers, address)
+
+    def _launch_with_pool(
+        self, loaded: LoadedPlan, pointers: tuple[int, ...], pool: Any, handle: Handle, instead: Launch | None
+    ) -> None:
+        """``_launch`` with a WorkspacePool, which may not give the memory to others until the work is in its stream.
+
+        The CUDA graph that ``instead`` writes keeps the address.
+        """
+        need_bytes, context, stream = self._workspace_need.size_bytes, handle.runtime.context, handle.stream
+        pool.lock.acquire()  # half as dear as "with"
+        try:
+            if instead is None:
+                loaded.execute(pointers, pool.address(need_bytes, context, stream, self._name), stream)
+            else:
+                instead(loaded, pointers, pool.address(need_bytes, context, stream, self._name, is_kept=True))
+        finally:
+            pool.lock.release()
+
+    def _new_workspace_route(self, workspace: object) -> AddressOf | None:
+        """The getter of addresses for workspaces of this type; None for a pool."""
+        getter: AddressOf | None = _no_address
+        if self._workspace_need.size_bytes:
+            getter = None if isinstance(workspace, WorkspacePool) else device_getter(workspace)
+        self._workspace_route = type(workspace), getter
+        return getter
 
     def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
         """The pointers for a set of keys or types that is not the last one's; keeps its route for the next call."""
@@ -162,11 +198,6 @@ class PreparedExecution:
             for place, tensor in enumerate(self.plan.tensors)
             if tensor.uid not in keys.by_uid
         }
-
-    def _workspace_address(self, workspace: object, handle: Handle, kept: list[object]) -> int:
-        if not self._workspace_need.size_bytes:
-            return 0
-        return device_getter(workspace)(workspace, handle, self._workspace_need, kept)
 
 
 class _Route:
@@ -240,6 +271,11 @@ class _Route:
         for place, address, _ in self._constants:
             complete.insert(place, address)
         return complete
+
+
+def _no_address(workspace: object, handle: Handle, need: Need, kept: list[object]) -> int:
+    """The address of a plan that needs no workspace, whatever it is given."""
+    return 0
 
 
 def pair(uids: object, values: object) -> dict[int, object]:

@@ -261,7 +261,8 @@ class pygraph(
         not given. Keys of None, and tensors that the graph does not have, are passed over and counted. A
         value is an array with DLPack or ``__cuda_array_interface__``, a device tensor or buffer, or a device address;
         for a by-value tensor a float, any host array of one element, read at each call, or a host address.
-        workspace: ``get_workspace_size()`` bytes at any address, as any of these; None where that is 0.
+        workspace: ``get_workspace_size()`` bytes at any address, as any of these; or a WorkspacePool. None where that
+        is 0.
         override_uids: tensors that have other dims and strides than in the graph, for which a plan is made at the first
         call with them; it needs no more workspace than the graph's own.
 

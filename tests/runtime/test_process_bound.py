@@ -30,6 +30,7 @@ OWNERS: dict[str, Callable[[Handle], object]] = {
     "stream": lambda handle: Stream.create(handle.runtime.context),
     "event": lambda handle: Event.create(handle.runtime.context),
     "workspace": lambda handle: Workspace(handle.runtime.context, 64),
+    "workspace pool": lambda handle: lowdnn.WorkspacePool(handle),
     "tensor": lambda handle: lowdnn.from_numpy(np.ones(4, np.float32), handle),
     "handle": lambda handle: handle,
     "runtime": lambda handle: handle.runtime,
