@@ -136,7 +136,7 @@ def test_refusals_of_the_frontend_are_known() -> None:
     listed = {
         *("deserialize", "_refuse_peers", "reduction", "block_scale_quantize", "moe_grouped_matmul"),
         *("set_vector_count_and_dimension", "backend_mode", "backend_routing", "backend_knob"),
-        "__call__",  # of refused names and methods
+        "__call__",  # the call of a refused name or method
     }
     about_a_graph = {"_infer_type", "_other_shapes"}
     assert set(_refusing()) == listed | about_a_graph
