@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lowdnn.frontend.workspace_pool import WorkspacePool
     from lowdnn.ops.tensor import channels_last_strides
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DeviceTensor",
     "Handle",

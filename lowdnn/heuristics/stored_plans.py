@@ -1,6 +1,6 @@
 """Plans as documents. A document holds a plan and its origin, from which a reader makes the plan again.
 
-    {"lowdnn_plan": 2, "lowdnn": "0.1.0", "arch": "sm_90a", "sm_count": 132, "engine": "matmul_wgmma",
+    {"lowdnn_plan": 2, "lowdnn": "0.2.0", "arch": "sm_90a", "sm_count": 132, "engine": "matmul_wgmma",
      "choices": {"TILE_M": 128, ...}, "graph": [operations], "plan": {...}}
 
 ``lowdnn`` is the version that wrote the document. Graph, device, engine and choices are read, each checked, and planned
