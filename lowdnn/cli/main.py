@@ -88,6 +88,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", help="architecture of the emulated device: sm_80, sm_90a, sm_120...")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="times are medians of N executes")
     parser.add_argument("--seed", type=int, help="seed of the input data (default: drawn and printed)")
+    parser.add_argument("--explain", action="store_true", help="why the plan was chosen, before its result")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 

@@ -8,10 +8,14 @@ import secrets
 from dataclasses import asdict
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases.base import Case
 from lowdnn.cli.case_results import Request, Result, check_engine, results
 from lowdnn.cli.reading import check_cases, read_cases, short_text
 from lowdnn.cli.sanitizing import sanitize
-from lowdnn.status import BadParamError
+from lowdnn.enums import HeurMode
+from lowdnn.heuristics.explanation import Explanation
+from lowdnn.heuristics.ranking import rank
+from lowdnn.status import BadParamError, LowdnnError
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,8 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
         check_engine(handle, request.engine)
         check_cases(cases, handle.runtime.driver.device_total_memory_bytes(handle.runtime.context.device))
         for case in cases:
+            choice = _choice(handle, case) if arguments.explain else None
+            if choice is not None and not arguments.json:
+                print(f"{short_text(case)}\n{choice}\n", flush=True)
             for result in results(handle, case, request):
-                print(json.dumps(asdict(result)) if arguments.json else _line(result), flush=True)
+                print(_json(result, choice) if arguments.json else _line(result), flush=True)
                 all_ok &= result.status == "ok"
     return 0 if all_ok else 1
 
@@ -44,6 +51,19 @@ def _request(arguments: argparse.Namespace) -> Request:
             raise BadParamError.at(f"run.{option}", expected=f"{least} to {most}", got=value)
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     return Request(arguments.engine, arguments.check, arguments.exact, arguments.repeats, seed)
+
+
+def _choice(handle: Handle, case: Case) -> Explanation | None:
+    """Why a plan of the case is chosen; None for a case without a graph, whose result says so."""
+    try:
+        graph = case.graph()
+    except LowdnnError:
+        return None
+    return Explanation.of(rank(graph, handle.arch, HeurMode.A, handle.engines), handle.engines, graph)
+
+
+def _json(result: Result, choice: Explanation | None) -> str:
+    return json.dumps(asdict(result) | ({} if choice is None else {"choice": choice.sentence}))
 
 
 def _line(result: Result) -> str:

@@ -108,12 +108,20 @@ def anchored(engines: Sequence[Engine], operations: Iterable[Operation]) -> tupl
 def reasons(refusals: Iterable[Refusal], engines: Sequence[Engine], graph: OperationGraph) -> tuple[str, ...]:
     """The reasons why engines refuse ``graph``: a line for each one that has its operations, one that counts the
     others."""
-    own = {engine.name for engine in anchored(engines, graph.operations)}
-    found = tuple(refusals)
-    lines = tuple(str(refusal) for refusal in found if refusal.engine in own)
-    others = len(found) - len(lines)
+    found, others = related(refusals, engines, graph)
+    lines = tuple(map(str, found))
     counted = f"{others} engine{'' if others == 1 else 's'} of operations that the graph does not have"
     return (*lines, counted) if others else lines
+
+
+def related(
+    refusals: Iterable[Refusal], engines: Sequence[Engine], graph: OperationGraph
+) -> tuple[tuple[Refusal, ...], int]:
+    """The refusals of engines that have an operation of ``graph``, and the number of the others."""
+    own = {engine.name for engine in anchored(engines, graph.operations)}
+    every = tuple(refusals)
+    found = tuple(refusal for refusal in every if refusal.engine in own)
+    return found, len(every) - len(found)
 
 
 @lru_cache(maxsize=512)

@@ -106,8 +106,9 @@ class PlanMethods:
         return plan.engine_index, {frontend_knob(kind): value for kind, value in plan.choices}
 
     def explain(self) -> str:
-        """Each engine with its reason: estimate, refusal, filter or failure."""
-        return self._planned().explain()
+        """A table of at most 40 lines of 80 characters: a sentence on the choice; each candidate with its times,
+        workspace and notes, or why it is left out; the engines that refused."""
+        return str(self._planned().explanation())
 
     def _forget_selected(self) -> None:
         """``execute`` selects a plan anew."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.override_shapes import Shapes, candidate_with
 from lowdnn.engines.base import Engine, Refusal
-from lowdnn.engines.engine_set import reasons
+from lowdnn.engines.engine_set import reasons, related
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import integer
@@ -19,6 +19,7 @@ from lowdnn.frontend.execution import PreparedExecution
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.kernel_caches import kernel_cache
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.explanation import Explanation, Outcome
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import size_anywhere
@@ -95,7 +96,7 @@ class PlanList:
         """Raises GraphPatternError, with a reason for each engine, unless a plan is left to build."""
         if any(not self.barred(entry) for entry in self.entries):
             return
-        raise GraphPatternError(f"pygraph {self.name!r}: no engine runs the graph; " + self.explain())
+        raise GraphPatternError(f"pygraph {self.name!r}: no engine runs the graph; " + self._reasons())
 
     def barred(self, entry: PlanEntry) -> str:
         """Why a filter leaves the entry out, or an empty string."""
@@ -125,7 +126,7 @@ class PlanList:
             if best is not None and policy is build_plan_policy.HEURISTICS_CHOICE:
                 break
         if best is None:
-            raise GraphPatternError(f"pygraph {self.name!r}: no plan could be built; " + self.explain())
+            raise GraphPatternError(f"pygraph {self.name!r}: no plan could be built; " + self._reasons())
         emit(event_logger("frontend"), logging.INFO, "plan_selected", {"graph": self.name, "plan": best.plan.name})
         return best
 
@@ -149,19 +150,31 @@ class PlanList:
         """The plan of ``entry``, loaded now if it was not."""
         return entry.prepared or self._prepare(entry, handle)
 
-    def explain(self) -> str:
+    def explanation(self) -> Explanation:
+        """The candidates with the one that is used, and the engines that refused."""
+        outcomes = tuple(Outcome.of(entry.candidate, entry.failure or self.barred(entry)) for entry in self.entries)
+        wanted = self.chosen or self.pinned
+        places = range(len(outcomes)) if wanted is None else [self.entries.index(wanted)]
+        chosen = next((outcomes[place] for place in places if not outcomes[place].left_out), None)
+        return Explanation(outcomes, chosen, *related(self._refusals(), self.engines, self.graph))
+
+    def _reasons(self) -> str:
         """``engine: reason``, a line for each engine of the graph's operations; the others are counted."""
         lines = [
             f"{entry.candidate.engine.name}: {entry.failure or self.barred(entry) or entry.candidate.reason}"
             for entry in self.entries
         ]
+        lines += reasons(self._refusals(), self.engines, self.graph)
+        return "each engine's reason:\n  " + "\n  ".join(lines or ["there is no engine"])
+
+    def _refusals(self) -> Iterable[Refusal]:
+        """One of each engine that has no entry."""
         taking = {entry.candidate.engine.name for entry in self.entries}
         refused: dict[str, Refusal] = {}
         for refusal in (one for ranking in self.rankings for one in ranking.refusals):
             if refusal.engine not in taking:
                 refused.setdefault(refusal.engine, refusal)
-        lines += reasons(refused.values(), self.engines, self.graph)
-        return "each engine's reason:\n  " + "\n  ".join(lines or ["there is no engine"])
+        return refused.values()
 
     def _not_barred(self, entry: PlanEntry) -> PlanEntry:
         reason = self.barred(entry)

@@ -43,6 +43,7 @@ class Candidate:
     choices: knobs that differ from the engine's defaults, or all of them.  estimated_us: see ``cost_model``; as
     measured where a tuning record says.
     reason: one line on why the candidate stands where it does.  made_plan: the plan, where ranking has made it.
+    is_measured: whether ``estimated_us`` was measured.
     """
 
     engine: Engine
@@ -52,6 +53,7 @@ class Candidate:
     estimated_us: float
     reason: str
     made_plan: Plan | None = field(default=None, repr=False, compare=False)
+    is_measured: bool = field(default=False, compare=False)
 
     @cached_property
     def plan(self) -> Plan:
@@ -124,9 +126,9 @@ class Ranking:
             return None
         if not self._records.holds(found, plan):
             return None
-        how = "measured" if record.clock is RecordClock.EVENTS else "estimated in tuning"
-        reason = f"{record.us:.1f} us {how}, the fastest of those timed"
-        return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason, plan)
+        is_measured = record.clock is RecordClock.EVENTS
+        reason = f"{record.us:.1f} us {'measured' if is_measured else 'estimated in tuning'}, the fastest of those timed"
+        return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason, plan, is_measured)
 
     @cached_property
     def _admitted(self) -> tuple[Engine, ...]:

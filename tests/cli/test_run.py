@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowdnn.cases import parse_case
+from lowdnn.cases.counted import merged
+from lowdnn.cases.families.any_graph import GraphCase
 from lowdnn.cli.execution import Outcome, run_graph
 from lowdnn.cli.main import main
 
@@ -148,3 +151,24 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 141)
     assert done.stderr == ""
+
+
+def test_the_choice_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", CASE, "--device", "emulated", "--explain"]) == 0
+    case, sentence, *table = capsys.readouterr().out.splitlines()
+    assert case == CASE
+    assert " us; " in sentence
+    assert any(line.startswith("> ") for line in table)
+    assert main(["run", CASE, "--device", "emulated", "--explain", "--json"]) == 0
+    assert sentence in json.loads(capsys.readouterr().out)["choice"]
+
+
+def test_a_file_with_counts_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = GraphCase.of(parse_case(CASE).graph())
+    file = tmp_path / "cases"
+    file.write_text(merged("", {CASE: 2, str(graph): 3}, ["a remark"]))
+    assert main(["run", f"@{file}", "--device", "emulated", "--check", "--json"]) == 0
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [result["case"] for result in results] == [str(graph), CASE]
+    assert main(["run", f"@{file}", "--device", "emulated"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 250

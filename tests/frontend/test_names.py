@@ -95,4 +95,4 @@ def test_explanations_have_one_line_for_each_reason(handle: Handle) -> None:
         graph.build()
     plans = graph._plans
     assert plans is not None
-    assert all(line.isprintable() for line in plans.explain().split("\n"))
+    assert all(line.isprintable() for line in str(plans.explanation()).split("\n"))
