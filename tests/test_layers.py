@@ -54,7 +54,7 @@ LIBRARY = Order(
     (
         ("one_line", "mirrored"),
         ("status",),
-        ("enums", "documents", "forking", "shared_files"),
+        ("enums", "documents", "forking"),
         ("dtypes", "config", "codec", "tensor_map", "rnn_enums"),
         ("schema", "events"),
         ("plan",),

@@ -24,7 +24,7 @@ from lowdnn.events import emit, event_logger
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation
 from lowdnn.runtime.loaded_plan import LoadedPlan
-from lowdnn.shared_files import change_file
+from lowdnn.runtime.shared_files import change_file
 from lowdnn.status import BadParamError, LowdnnError, LowdnnWarning
 
 

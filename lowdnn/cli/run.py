@@ -14,7 +14,6 @@ from lowdnn.cli.reading import check_cases, read_cases, short_text
 from lowdnn.cli.sanitizing import sanitize
 from lowdnn.enums import HeurMode
 from lowdnn.heuristics.explanation import Explanation
-from lowdnn.heuristics.ranking import rank
 from lowdnn.status import BadParamError, LowdnnError
 
 
@@ -59,7 +58,7 @@ def _choice(handle: Handle, case: Case) -> Explanation | None:
         graph = case.graph()
     except LowdnnError:
         return None
-    return Explanation.of(rank(graph, handle.arch, HeurMode.A, handle.engines), handle.engines, graph)
+    return Explanation.of(handle.rank(graph, HeurMode.A), handle.engines, graph)
 
 
 def _json(result: Result, choice: Explanation | None) -> str:

@@ -127,7 +127,9 @@ class Ranking:
         if not self._records.holds(found, plan):
             return None
         is_measured = record.clock is RecordClock.EVENTS
-        reason = f"{record.us:.1f} us {'measured' if is_measured else 'estimated in tuning'}, the fastest of those timed"
+        reason = (
+            f"{record.us:.1f} us {'measured' if is_measured else 'estimated in tuning'}, the fastest of those timed"
+        )
         return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason, plan, is_measured)
 
     @cached_property

@@ -13,7 +13,8 @@ from lowdnn.enums import HeurMode
 from lowdnn.frontend import data_type, pygraph
 from lowdnn.heuristics.explanation import HEIGHT, WIDTH, Explanation, Outcome
 from lowdnn.heuristics.ranking import rank
-from lowdnn.heuristics.tuning_records import shipped_records
+from lowdnn.heuristics.tuning.record_books import released_lines
+from lowdnn.heuristics.tuning.records import TuningRecord
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.txt"))
 OUTCOME = Outcome("conv_direct", "64 columns", 60.0, None, 0, (), "1 launch")
@@ -37,7 +38,8 @@ def test_the_sentence_has_times_and_needs() -> None:
 
 
 def test_a_measured_time_stands_beside_the_predicted_one() -> None:
-    record = next(iter(shipped_records("sm_90a").values()))
+    text = next(iter(released_lines().by_graph.values()))[-1]
+    record = TuningRecord.of(text)
     found = explained(record.case)
     chosen = found.chosen
     assert chosen is not None

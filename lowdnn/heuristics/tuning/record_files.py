@@ -8,16 +8,15 @@ rules of the disk cache apply (``runtime.cache_directory``).
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 from lowdnn.heuristics.tuning.records import RecordKey, TuningRecord, file_text, records_in
 from lowdnn.runtime.cache_directory import EntryFolder, opened
 from lowdnn.runtime.cache_files import read, write
+from lowdnn.runtime.shared_files import folder_of, locked
 from lowdnn.status import BadParamError
 
 #: The name of the file in a directory of records.
@@ -26,8 +25,6 @@ FILE_NAME = "records.jsonl"
 MOST_RECORDS = 20_000
 #: A larger file is not read.
 _MOST_BYTES = 64 << 20
-_LOCK = ".lock"
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 #: Opens the folder of a file; True where it is to be made.
 _Opener = Callable[[bool], AbstractContextManager[EntryFolder]]
@@ -39,7 +36,7 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._name = path.name
-        self._opened: _Opener = partial(_folder_of, path)
+        self._opened: _Opener = partial(folder_of, path)
 
     @classmethod
     def in_directory(cls, directory: Path) -> RecordFile:
@@ -67,7 +64,7 @@ class RecordFile:
 
     def change(self, change: Callable[[dict[RecordKey, TuningRecord]], dict[RecordKey, TuningRecord]]) -> None:
         """Replaces the records by what ``change`` makes of them, oldest first, at most ``MOST_RECORDS``."""
-        with self._opened(True) as folder, _locked(folder, self._name):
+        with self._opened(True) as folder, locked(folder, self._name):
             kept, _ = records_in(self._text(folder))
             newest = list(change(kept).values())[-MOST_RECORDS:]
             write(folder, self._name, file_text(newest).encode())
@@ -81,29 +78,6 @@ class RecordFile:
             rule = f"a regular file of the user or root, at most {_MOST_BYTES} bytes, that nobody else may write"
             raise BadParamError.at("tuning records", expected=rule, got=str(self.path))
         return data.decode("utf-8", errors="replace")
-
-
-@contextmanager
-def _folder_of(path: Path, makes: bool) -> Iterator[EntryFolder]:
-    """The folder of a file that the caller names, whoever may write there."""
-    if makes:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield EntryFolder(descriptor, path.parent)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked(folder: EntryFolder, name: str) -> Iterator[None]:
-    """Waits for its turn; the kernel gives the lock back when the process ends, however it does."""
-    descriptor = os.open(f".{name}{_LOCK}", _LOCK_FLAGS, 0o600, dir_fd=folder.descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _without(kept: dict[RecordKey, TuningRecord], keys: Iterable[RecordKey]) -> dict[RecordKey, TuningRecord]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowdnn.shared_files import change_file
+from lowdnn.runtime.shared_files import change_file
 
 
 def _append(path: Path, name: str) -> None:
@@ -23,7 +23,7 @@ def test_two_processes_lose_nothing(tmp_path: Path) -> None:
         process.join(60)
         assert process.exitcode == 0
     assert sorted(path.read_text().splitlines()) == sorted(f"{name} {number}" for name in "abc" for number in range(20))
-    assert sorted(os.listdir(tmp_path)) == ["lines", "lines.lock"]
+    assert sorted(os.listdir(tmp_path)) == [".lines.lock", "lines"]
 
 
 def test_a_change_that_raises_changes_nothing(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_change_that_raises_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="first"):
         change_file(path, fail)
     assert path.read_text() == "first\n"
-    assert sorted(os.listdir(tmp_path)) == ["lines", "lines.lock"]
+    assert sorted(os.listdir(tmp_path)) == [".lines.lock", "lines"]
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
