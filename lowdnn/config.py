@@ -9,6 +9,7 @@
 | LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
 | LOWDNN_CACHE_SIZE      | bytes, or with K, M, G: 500M     | 1G                 | the most that they take up there    |
 | LOWDNN_TUNING_PATH     | absolute paths with : between    | see below          | directories of tuning records       |
+| LOWDNN_COMPILE         | wait, avoid, background          | wait               | see ``CompilePolicy``               |
 | LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
 | LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
@@ -31,6 +32,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,6 +52,19 @@ _SITE_TUNING_DIR = Path("/usr/local/share/lowdnn/tuning")
 
 class ConfigWarning(LowdnnWarning):
     """An environment variable has a value that is not understood; its default is taken."""
+
+
+class CompilePolicy(StrEnum):
+    """The treatment of a plan whose kernels are not at hand: neither loaded nor on disk.
+
+    WAIT        its kernels are compiled, and the call waits
+    AVOID       the best plan whose kernels are at hand runs in its place; the call waits where there is none
+    BACKGROUND  as AVOID; its kernels are compiled meanwhile, and a later execute switches to it
+    """
+
+    WAIT = "wait"
+    AVOID = "avoid"
+    BACKGROUND = "background"
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path | None:
@@ -84,6 +99,7 @@ class Config:
     cache_limit_bytes: int = 1 << 30
     tuning_path: tuple[Path, ...] = field(default_factory=lambda: default_tuning_path(_environment()))
     record_cases: Path | None = None
+    compile_policy: CompilePolicy = CompilePolicy.WAIT
     compile_threads: int | None = None
     compile_gradients: bool = False
 
@@ -97,6 +113,7 @@ class Config:
             emulated_policy=_read(source, "LOWDNN_EMULATED_POLICY", "lockstep", _policy),
             cache_dir=_read(source, "LOWDNN_CACHE_DIR", default_cache_dir(source), _absolute_path),
             disk_cache=_read(source, "LOWDNN_DISK_CACHE", True, _boolean),
+            compile_policy=_read(source, "LOWDNN_COMPILE", CompilePolicy.WAIT, _compile_policy),
             log_level=_read(source, "LOWDNN_LOG_LEVEL", "off", _one_of("debug", "info", "warning", "error", "off")),
             log_file=source.get("LOWDNN_LOG_FILE", ""),
             debug=_read(source, "LOWDNN_DEBUG", False, _boolean),
@@ -156,6 +173,10 @@ def _read(environment: Mapping[str, str], name: str, default: T, parse: Callable
 
 def _one_of(*values: str) -> Callable[[str], str | None]:
     return lambda text: text.lower() if text.lower() in values else None
+
+
+def _compile_policy(text: str) -> CompilePolicy | None:
+    return CompilePolicy(text.lower()) if text.lower() in list(CompilePolicy) else None
 
 
 def _boolean(text: str) -> bool | None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from lowdnn import dtypes
 from lowdnn.adv.lengths import LengthWriter
 from lowdnn.adv.rnn_descriptors import RNNDataDescriptor, RNNDescriptor
+from lowdnn.backend.at_hand import choice_at_hand
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.graph import OperationGraph
@@ -120,12 +121,13 @@ class PlannedProblem:
     def __init__(self, handle: Handle, problem: Problem) -> None:
         operation: Operation = problem.operation()
         self._ranking = handle.rank(OperationGraph((operation,)), HeurMode.A)
-        if self._ranking.best is None:
+        best = self._ranking.best
+        if best is None:
             why = self._ranking.explain()
             raise NotSupportedError.at("rnn", expected="an engine for this network", got="none", hint=why)
         wanted = self._ranking.candidates if problem.network.persists else ()
         persistent = (candidate for candidate in wanted if candidate.engine.name == _PERSISTENT)
-        self._candidate: Candidate = next(persistent, self._ranking.best)
+        self._candidate: Candidate = next(persistent, None) or choice_at_hand(handle, best, switches=False)
         self._ports = {tensor.uid: port for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()}
         self._loaded: LoadedPlan | None = None
         self._order: tuple[str, ...] = ()

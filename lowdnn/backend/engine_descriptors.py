@@ -9,6 +9,7 @@ from math import gcd
 from typing import ClassVar
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.backend.at_hand import choice_at_hand
 from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
 from lowdnn.backend.read_only import read_only
 from lowdnn.engines.base import Engine, Knob
@@ -262,7 +263,7 @@ class EngineConfig:
 
     @read_only(AttributeName.ENGINECFG_WORKSPACE_SIZE, AttributeType.INT64)
     def workspace_size(self) -> int:
-        return size_anywhere(self.candidate.plan.workspace_bytes)
+        return size_anywhere(self.candidate.workspace_bytes)
 
     @read_only(AttributeName.ENGINECFG_SHARED_MEMORY_USED, AttributeType.INT32)
     def shared_memory_used(self) -> int:
@@ -313,7 +314,7 @@ class EngineHeuristics:
     def _results(self) -> tuple[EngineConfig, ...]:
         """The configurations, made once: callers ask for their number first."""
         limit = self.shared_memory_limit
-        candidates: Iterable[Candidate | None] = self.ranking.candidates
+        candidates: Iterable[Candidate | None] = self._candidates()
         if limit:
             candidates = (within(candidate, limit) for candidate in self.ranking.candidates)
         return tuple(
@@ -326,6 +327,15 @@ class EngineHeuristics:
             for candidate in candidates
             if candidate is not None
         )
+
+    def _candidates(self) -> tuple[Candidate, ...]:
+        """The ranking's, behind the plan that runs in place of the first one by the handle's compile policy."""
+        candidates, handle = self.ranking.candidates, self.description.handle
+        if not candidates or handle is None or not handle.is_open or self.device_properties or self.shared_memory_limit:
+            return candidates
+        taken = choice_at_hand(handle, candidates[0])
+        others = (found for found in candidates if found.made_plan != taken.plan)
+        return candidates if taken.plan == candidates[0].plan else (taken, *others)
 
 
 def check_limit(where: str, limit_bytes: int) -> None:

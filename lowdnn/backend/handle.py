@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lowdnn.arch.specs import ArchSpec, spec_for
-from lowdnn.config import Config
+from lowdnn.config import CompilePolicy, Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.base import Engine
@@ -24,6 +24,7 @@ from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.kernels_at_hand import KnownChoices
 from lowdnn.heuristics.ranking import Candidate, Ranking, rank
 from lowdnn.heuristics.tuning.record_books import records_of
 from lowdnn.plan import Plan
@@ -51,6 +52,7 @@ class Handle(ProcessBound):
     cuda_device: the GPU's ordinal; None for the emulated device.
     records: the tuning records that plans follow.
     last_error: the message of the last call on this handle that failed, or "".
+    known_choices: engines and knobs whose kernels are likely to be at hand (``at_hand``).
 
     Everything that an execute reads is a plain attribute. Close with ``close`` or
     ``with``; afterwards every call raises NotInitializedError.
@@ -67,6 +69,7 @@ class Handle(ProcessBound):
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
         self._loaded: OrderedDict[Plan, LoadedPlan] = OrderedDict()
+        self.known_choices = KnownChoices(runtime.cache)
         self._companions: dict[type, Any] = {}
         self.is_open = True
         self.is_debug = runtime.config.debug
@@ -84,12 +87,14 @@ class Handle(ProcessBound):
         arch: str | None = None,
         policy: str | None = None,
         faults: str = "",
+        compile_policy: CompilePolicy | str | None = None,
         config: Config | None = None,
     ) -> Self:
         """A handle on ``device``: ``cuda``, ``emulated`` or ``auto``; what is left out comes from ``config``.
 
         ordinal: the device's number.  arch, policy: choices of the emulated device.  faults: calls of the driver that
-        are to fail, as in ``driver.open_driver``.  config: the environment's, if left out.
+        are to fail, as in ``driver.open_driver``.  compile_policy: ``wait``, ``avoid`` or ``background``
+        (``config.CompilePolicy``).  config: the environment's, if left out.
         """
         settings = config or Config.from_environment()
         settings = replace(
@@ -97,6 +102,7 @@ class Handle(ProcessBound):
             device=device or settings.device,
             emulated_arch=arch or settings.emulated_arch,
             emulated_policy=policy or settings.emulated_policy,
+            compile_policy=settings.compile_policy if compile_policy is None else _compile_policy(compile_policy),
         )
         runtime = Runtime.open(device=ordinal, config=settings, faults=faults)
         handle = cls.__new__(cls)
@@ -145,17 +151,19 @@ class Handle(ProcessBound):
         with self.entered("load"):
             self._check_target(plan)
             loaded = self.runtime.load(plan)
-            self._loaded[plan] = loaded
-            if len(self._loaded) > MAX_LOADED_PLANS:
-                self._loaded.popitem(last=False)
+            self._keep(loaded)
         return loaded
 
     def load_candidate(self, candidate: Candidate, kept: KernelImages | None = None) -> LoadedPlan:
         """``load`` of the candidate's plan; with ``Config.record_cases`` its graph and executes are recorded."""
         loaded = self.load(candidate.plan, kept)
-        if self._recorder is not None:
-            self._recorder.watch(candidate.graph, loaded)
+        self._watch(candidate.graph, loaded)
         return loaded
+
+    def adopt(self, graph: OperationGraph, loaded: LoadedPlan) -> None:
+        """``load_candidate`` for a plan of ``graph`` that another thread has loaded on this handle's device."""
+        self._keep(loaded)
+        self._watch(graph, loaded)
 
     def rank(self, graph: OperationGraph, mode: HeurMode, arch: ArchSpec | None = None) -> Ranking:
         """The engines that take ``graph``, fastest first, with the handle's tuning records.
@@ -171,6 +179,15 @@ class Handle(ProcessBound):
         if found is None:
             found = self._companions[kind] = kind()
         return found
+
+    def _keep(self, loaded: LoadedPlan) -> None:
+        self._loaded[loaded.plan] = loaded
+        if len(self._loaded) > MAX_LOADED_PLANS:
+            self._loaded.popitem(last=False)
+
+    def _watch(self, graph: OperationGraph, loaded: LoadedPlan) -> None:
+        if self._recorder is not None:
+            self._recorder.watch(graph, loaded)
 
     def _check_target(self, plan: Plan) -> None:
         if plan.target_arch != self.arch.name:
@@ -226,6 +243,13 @@ class Handle(ProcessBound):
     def __repr__(self) -> str:
         state = f"stream {self.stream:#x}" if self.is_open else "closed"
         return f"<Handle {self.arch.name}, {state}>"
+
+
+def _compile_policy(given: object) -> CompilePolicy:
+    if given not in list(CompilePolicy):
+        rule = "one of " + ", ".join(CompilePolicy)
+        raise BadParamError.at("handle.compile_policy", expected=rule, got=repr(given))
+    return CompilePolicy(str(given))
 
 
 def arch_of_device(ordinal: int) -> ArchSpec:

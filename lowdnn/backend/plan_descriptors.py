@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
+from lowdnn.backend.at_hand import load
 from lowdnn.backend.engine_descriptors import EngineChoice, EngineConfig
 from lowdnn.backend.gradients_ahead import begin_gradients
 from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
@@ -25,6 +26,7 @@ from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.stored_plans import Reading, read_plan, write_plan
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.switching_plan import SwitchingPlan
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.schema import attribute
 from lowdnn.status import ArchMismatchError, BadParamError, DuplicatedEntriesError, NotSupportedError
@@ -112,7 +114,7 @@ class ExecutionPlan:
         if handle is not None and handle.is_open and handle.runtime.config.compile_gradients:
             begin_gradients(handle, self._candidate)
 
-    def loaded_for(self, handle: Handle, pack: VariantPack | None = None) -> LoadedPlan:
+    def loaded_for(self, handle: Handle, pack: VariantPack | None = None) -> LoadedPlan | SwitchingPlan:
         """The plan on the handle's device, for the shapes that ``pack`` has; found again without a look at the plan."""
         if pack is not None and pack.override_uids:
             return self._loaded_with(handle, pack)
@@ -140,16 +142,16 @@ class ExecutionPlan:
         candidate = candidate_with(self._candidate, shapes, handle.engines)
         return handle.load_candidate(candidate, None if self.kernel_cache is None else self.kernel_cache.images)
 
-    def _load(self, handle: Handle) -> LoadedPlan:
+    def _load(self, handle: Handle) -> LoadedPlan | SwitchingPlan:
         if self.kernel_cache is None:
-            return handle.load_candidate(self._candidate)
-        loaded = handle.load_candidate(self._candidate, self.kernel_cache.images)
+            return load(handle, self._candidate)
+        loaded = load(handle, self._candidate, self.kernel_cache.images)
         if self.engine_config is not None:
             self.kernel_cache.add_config(self.engine_config)
         return loaded
 
     @cached_property
-    def _loaded(self) -> WeakKeyDictionary[Handle, LoadedPlan]:
+    def _loaded(self) -> WeakKeyDictionary[Handle, LoadedPlan | SwitchingPlan]:
         return WeakKeyDictionary()
 
     @cached_property
@@ -184,7 +186,7 @@ class ExecutionPlan:
 
     @read_only(AttributeName.EXECUTION_PLAN_WORKSPACE_SIZE, AttributeType.INT64)
     def workspace_size(self) -> int:
-        return size_anywhere(self.plan.workspace_bytes)
+        return size_anywhere(self._candidate.workspace_bytes)
 
     @read_only(AttributeName.EXECUTION_PLAN_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:

@@ -6,11 +6,13 @@ import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from lowdnn import dtypes
+from lowdnn.backend.at_hand import choice_at_hand
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor
 from lowdnn.capi.memory import Address, checked
@@ -219,6 +221,7 @@ class Planned:
     """One graph on one handle: its candidates, and those that were loaded, by their place."""
 
     def __init__(self, handle: Handle, operations: tuple[Any, ...], mode: HeurMode) -> None:
+        self._handle = ref(handle)  # which keeps this object
         self._ranking = handle.rank(OperationGraph(operations), mode)
         self._loaded: dict[int, LoadedPlan] = {}
 
@@ -229,9 +232,8 @@ class Planned:
 
     def candidate(self, place: int, where: str) -> Candidate:
         """Raises NotSupportedError where there are not so many."""
-        best = self._ranking.best if place == 0 else None
-        if best is not None:
-            return best
+        if place == 0 and self._first is not None:
+            return self._first
         if place >= len(self.candidates):
             raise NotSupportedError.at(
                 where,
@@ -240,6 +242,12 @@ class Planned:
                 hint=self._ranking.explain(),
             )
         return self.candidates[place]
+
+    @cached_property
+    def _first(self) -> Candidate | None:
+        """By the handle's compile policy; it stays the first one, since callers are told its workspace."""
+        best, handle = self._ranking.best, self._handle()
+        return best if best is None or handle is None else choice_at_hand(handle, best, switches=False)
 
     def loaded(self, handle: Handle, place: int, where: str) -> LoadedPlan:
         """The candidate's plan on the device of ``handle``, for which it was planned."""

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from numpy.typing import NDArray
 
+from lowdnn.backend.at_hand import load
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.override_shapes import KeptShapes, Shapes, candidate_with
 from lowdnn.frontend.addresses import AddressOf, Need, device_getter, integer_address
@@ -28,6 +29,7 @@ from lowdnn.heuristics.ranking import Candidate
 from lowdnn.plan import PlanTensor
 from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.switching_plan import SwitchingPlan
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.runtime.workspace_pool import WorkspacePool
 from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
@@ -51,7 +53,7 @@ class PreparedExecution:
         self._cache = cache
         self._handle = handle
         self._loaded = self._load(handle)
-        self._loaded_elsewhere: WeakKeyDictionary[Handle, LoadedPlan] = WeakKeyDictionary()
+        self._loaded_elsewhere: WeakKeyDictionary[Handle, LoadedPlan | SwitchingPlan] = WeakKeyDictionary()
         self._tensors = tensors
         self._reshaped: KeptShapes[PreparedExecution] = KeptShapes()
         self._cuda_graphs = CudaGraphs()
@@ -59,7 +61,7 @@ class PreparedExecution:
         self._watch = LayoutWatch(
             {place: candidate.graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)}
         )
-        self._workspace_need = Need("execute.workspace", size_anywhere(plan.workspace_bytes))
+        self._workspace_need = Need("execute.workspace", size_anywhere(candidate.workspace_bytes))
         self._workspace_route: tuple[type, AddressOf | None] = (type(None), None)
         self._recent: _Route | None = None
 
@@ -82,6 +84,12 @@ class PreparedExecution:
         except LowdnnError as error:
             handle.last_error = str(error)
             raise
+
+    @property
+    def slowdown(self) -> float:
+        """Predicted time of what runs on its own handle, relative to that of the plan in whose place it is."""
+        has_switched = isinstance(self._loaded, SwitchingPlan) and self._loaded.has_switched
+        return 1.0 if has_switched else self._candidate.slowdown
 
     def with_shapes(self, shapes: Shapes) -> PreparedExecution:
         """The execution of the graph with other shapes, which is planned and loaded at the first call with them.
@@ -113,10 +121,10 @@ class PreparedExecution:
         candidate = candidate_with(self._candidate, shapes, self._handle.engines)
         return PreparedExecution(candidate, self._handle, self._tensors, self._cache)
 
-    def _load(self, handle: Handle) -> LoadedPlan:
-        return handle.load_candidate(self._candidate, None if self._cache is None else self._cache.images)
+    def _load(self, handle: Handle) -> LoadedPlan | SwitchingPlan:
+        return load(handle, self._candidate, None if self._cache is None else self._cache.images)
 
-    def _load_elsewhere(self, handle: Handle) -> LoadedPlan:
+    def _load_elsewhere(self, handle: Handle) -> LoadedPlan | SwitchingPlan:
         """The plan on a handle that it was not built for."""
         found = self._loaded_elsewhere.get(handle)
         if found is None:
@@ -146,10 +154,15 @@ class PreparedExecution:
         if instead is None:
             loaded.execute(pointers, address, handle.stream)
         else:
-            instead(loaded, pointers, address)
+            instead(_staying(loaded), pointers, address)
 
     def _launch_with_pool(
-        self, loaded: LoadedPlan, pointers: tuple[int, ...], pool: Any, handle: Handle, instead: Launch | None
+        self,
+        loaded: LoadedPlan | SwitchingPlan,
+        pointers: tuple[int, ...],
+        pool: Any,
+        handle: Handle,
+        instead: Launch | None,
     ) -> None:
         """``_launch`` with a WorkspacePool, which may not give the memory to others until the work is in its stream.
 
@@ -161,7 +174,7 @@ class PreparedExecution:
             if instead is None:
                 loaded.execute(pointers, pool.address(need_bytes, context, stream, self._name), stream)
             else:
-                instead(loaded, pointers, pool.address(need_bytes, context, stream, self._name, is_kept=True))
+                instead(_staying(loaded), pointers, pool.address(need_bytes, context, stream, self._name, is_kept=True))
         finally:
             pool.lock.release()
 
@@ -198,6 +211,11 @@ class PreparedExecution:
             for place, tensor in enumerate(self.plan.tensors)
             if tensor.uid not in keys.by_uid
         }
+
+
+def _staying(loaded: LoadedPlan | SwitchingPlan) -> LoadedPlan:
+    """The plan that runs now, which is not left any more."""
+    return loaded.stay() if isinstance(loaded, SwitchingPlan) else loaded
 
 
 class _Route:

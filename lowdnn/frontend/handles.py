@@ -6,6 +6,7 @@ import sys
 
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle as BackendHandle
+from lowdnn.config import CompilePolicy
 from lowdnn.frontend.handle import Handle
 from lowdnn.mirrored import MIRRORED_CUDNN_VERSION, version_number
 from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError
@@ -18,20 +19,24 @@ def create_handle(
     arch: str | None = None,
     policy: str | None = None,
     faults: str = "",
+    compile_policy: CompilePolicy | str | None = None,
     same_device_as: BackendHandle | None = None,
 ) -> Handle:
     """A handle; without arguments on the device that LOWDNN_DEVICE names (``auto``: the GPU, else the emulated one).
 
     ``arch`` and ``policy`` choose architecture and scheduling policy of the emulated device. ``faults`` lets calls of
     the driver fail, for tests: ``mem_alloc:3=OUT_OF_MEMORY`` (``lowdnn.driver.fault_injection``).
+    ``compile_policy`` (default: LOWDNN_COMPILE): a graph whose best plan would have to be compiled waits for it
+    (``wait``), takes the best plan whose kernels are loaded or on disk (``avoid``), or takes that one until the better
+    plan has been compiled meanwhile (``background``).
     ``same_device_as``: a handle whose device the new one is for, in the place of all other arguments. Handles of one
     GPU share memory, streams and events anyway; otherwise each handle has an emulated device of its own.
     """
     if same_device_as is not None:
-        if device is not None or ordinal or arch is not None or policy is not None or faults:
+        if device is not None or ordinal or arch is not None or policy is not None or faults or compile_policy:
             raise BadParamError.at("create_handle.same_device_as", expected="no other argument", got="others too")
         return Handle.on_device_of(_checked(same_device_as))
-    return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy, faults=faults)
+    return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy, faults=faults, compile_policy=compile_policy)
 
 
 def destroy_handle(handle: BackendHandle) -> None:

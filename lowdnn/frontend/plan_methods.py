@@ -84,6 +84,14 @@ class PlanMethods:
         shapes = self._other_shapes(override_uids, override_shapes, override_strides)
         return self._planned().at(index).workspace_bytes(shapes, self._engines())
 
+    def get_predicted_slowdown(self) -> float:
+        """Predicted time of the selected plan, relative to that of the plan in whose place it runs; 1 for the best.
+
+        See ``compile_policy`` of ``create_handle``.
+        """
+        entry = self._selected()
+        return entry.candidate.slowdown if entry.prepared is None else entry.prepared.slowdown
+
     def get_behavior_notes(self) -> list[behavior_note]:
         return [frontend_behavior_note(note) for note in self._selected().plan.behavior_notes]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.backend.at_hand import choice_at_hand
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.override_shapes import Shapes, candidate_with
 from lowdnn.engines.base import Engine, Refusal
@@ -50,12 +51,11 @@ class PlanEntry:
 
     def workspace_bytes(self, shapes: Shapes, engines: Sequence[Engine]) -> int:
         """Bytes to ask a caller for, with other shapes than the graph's where there are any."""
-        plan = self.plan
-        if shapes and self.prepared is not None:
-            plan = self.prepared.with_shapes(shapes).plan
-        elif shapes:
-            plan = candidate_with(self.candidate, shapes, engines).plan
-        return size_anywhere(plan.workspace_bytes)
+        if not shapes:
+            return size_anywhere(self.candidate.workspace_bytes)
+        if self.prepared is not None:
+            return size_anywhere(self.prepared.with_shapes(shapes).plan.workspace_bytes)
+        return size_anywhere(candidate_with(self.candidate, shapes, engines).plan.workspace_bytes)
 
 
 @dataclass
@@ -100,7 +100,7 @@ class PlanList:
 
     def barred(self, entry: PlanEntry) -> str:
         """Why a filter leaves the entry out, or an empty string."""
-        return next((reason for reason in (check(entry.plan) for check in self.filters) if reason), "")
+        return self._barred(entry.plan)
 
     def build(self, policy: build_plan_policy, handle: Handle) -> PreparedExecution:
         """Loads plans, the first that works or all that do, and returns the best of them.
@@ -113,11 +113,13 @@ class PlanList:
         best = None if self.pinned is None else self.prepare(self._not_barred(self.pinned), handle)
         if best is not None and policy is build_plan_policy.HEURISTICS_CHOICE:
             return best
+        if policy is build_plan_policy.HEURISTICS_CHOICE:
+            best = self._at_hand(handle)
         if policy is build_plan_policy.ALL:
             for entry in self.entries:
                 if not self.barred(entry):
                     handle.begin(entry.plan)
-        for entry in self.entries:
+        for entry in self.entries if best is None or policy is build_plan_policy.ALL else ():
             if entry is self.pinned:
                 continue
             entry.failure = self.barred(entry)
@@ -129,6 +131,20 @@ class PlanList:
             raise GraphPatternError(f"pygraph {self.name!r}: no plan could be built; " + self._reasons())
         emit(event_logger("frontend"), logging.INFO, "plan_selected", {"graph": self.name, "plan": best.plan.name})
         return best
+
+    def _at_hand(self, handle: Handle) -> PreparedExecution | None:
+        """The plan that runs in place of the first one, by the handle's compile policy; None for the first one itself.
+
+        It has the last place of the list, so that the others keep theirs.
+        """
+        first = next((entry for entry in self.entries if not self.barred(entry)), None)
+        if first is None:
+            return None
+        taken = choice_at_hand(handle, first.candidate, lambda plan: not self._barred(plan))
+        if taken.plan == first.plan:
+            return None
+        self.entries.append(PlanEntry(taken))
+        return self._try_prepare(self.entries[-1], handle)
 
     def first(self) -> PlanEntry:
         """The entry that was chosen or pinned, else the first that no filter leaves out; raises GraphPatternError where
@@ -175,6 +191,9 @@ class PlanList:
             if refusal.engine not in taking:
                 refused.setdefault(refusal.engine, refusal)
         return refused.values()
+
+    def _barred(self, plan: Plan) -> str:
+        return next((reason for reason in (check(plan) for check in self.filters) if reason), "")
 
     def _not_barred(self, entry: PlanEntry) -> PlanEntry:
         reason = self.barred(entry)

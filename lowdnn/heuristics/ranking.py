@@ -44,6 +44,8 @@ class Candidate:
     measured where a tuning record says.
     reason: one line on why the candidate stands where it does.  made_plan: the plan, where ranking has made it.
     is_measured: whether ``estimated_us`` was measured.
+    slowdown: predicted time relative to that of the candidate in whose place it is (``kernels_at_hand``), else 1.
+    better: that candidate, where an execute may switch to it.
     """
 
     engine: Engine
@@ -54,10 +56,17 @@ class Candidate:
     reason: str
     made_plan: Plan | None = field(default=None, repr=False, compare=False)
     is_measured: bool = field(default=False, compare=False)
+    slowdown: float = field(default=1.0, compare=False)
+    better: Candidate | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def plan(self) -> Plan:
         return self.made_plan or self.engine.plan(self.graph, self.arch, self.choices)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that its plan needs, and the better one, to which an execute may switch."""
+        return max(self.plan.workspace_bytes, self.better.workspace_bytes if self.better else 0)
 
 
 class Ranking:

@@ -14,19 +14,31 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """A call that may have begun."""
+    """A call that is made once, by the thread that comes first."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
         self._future: Future[T] = Future()
+        self._claim = Lock()
 
     def result(self) -> T:
         """The result of the call, or its error; makes the call here where no thread has begun it."""
-        return self._call() if self._future.cancel() else self._future.result()
+        self.run()
+        return self._future.result()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the call has ended, with a result or an error, or was given up."""
+        return self._future.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a call that is done has no result."""
+        return self._future.cancelled() or self._future.exception() is not None
 
     def run(self) -> None:
-        """Makes the call, unless somebody has asked for its result."""
-        if not self._future.set_running_or_notify_cancel():
+        """Makes the call, unless a thread has begun it."""
+        if not self._claim.acquire(blocking=False):
             return
         try:
             self._future.set_result(self._call())
@@ -34,8 +46,9 @@ class Task(Generic[T]):
             self._future.set_exception(error)
 
     def cancel(self) -> None:
-        """Makes sure that no thread begins the call any more."""
-        self._future.cancel()
+        """Makes sure that no thread begins the call any more; whoever asks for its result gets a CancelledError."""
+        if self._claim.acquire(blocking=False):
+            self._future.cancel()
 
 
 class Ahead:

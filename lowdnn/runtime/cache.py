@@ -90,6 +90,14 @@ class DiskCache:
             self._tell("cache_damaged", {"key": key})
         return payload
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry of ``key``, whose content ``get`` checks."""
+        try:
+            with opened(self.directory, makes=False) as folder:
+                return os.access(key + ENTRY, os.R_OK, dir_fd=folder.descriptor, follow_symlinks=False)
+        except OSError:
+            return False
+
     def put(self, key: str, payload: bytes, companions: dict[str, str] | None = None) -> bool:
         """Stores ``payload``; each companion (file suffix, text) is written beside it, for people to read."""
         contents = {suffix: text.encode() for suffix, text in (companions or {}).items()}

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from lowdnn.driver import nvrtc
 from lowdnn.driver.nvrtc import Output
@@ -52,7 +53,18 @@ class KernelCompiler:
     Counts ``store_hits``, ``kept_hits``, ``cache_hits``, ``cache_misses``, ``compiles``, and ``images_refused``.
     """
 
-    def __init__(self, *, sources: SourceTree, store: ModuleStore, cache: DiskCache | None, counters: Counters) -> None:
+    def __init__(
+        self,
+        *,
+        sources: SourceTree,
+        store: ModuleStore,
+        cache: DiskCache | None,
+        counters: Counters,
+        leaves_assembly: bool = True,
+    ) -> None:
+        """leaves_assembly: whether a device that takes machine code may get PTX of the store, which its driver
+        assembles when it is loaded; otherwise it gets machine code of these kernels, too."""
+        self._leaves_assembly = leaves_assembly
         self._sources = sources
         self._store = store
         self._cache = cache
@@ -69,17 +81,22 @@ class KernelCompiler:
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
         """
         source = self._sources.read(kernel)
-        stored = self._store.get(source.digest)
-        if stored is not None:
-            self.counters.add("store_hits")
-            yield Image(stored)
-        if machine_arch and nvrtc.assembles_for(machine_arch):
-            yield self._image(source, kernel, machine_arch, kept)
-        if stored is None:
+        shipped, own = self._shipped_ptx(source), self._machine_code(source, kernel, machine_arch, kept)
+        yield from chain(own, shipped) if self._assembles_shipped(machine_arch) else chain(shipped, own)
+        if source.digest not in self._store.kernels:
             ptx = self._image(source, kernel, "", kept)
             yield ptx
             if ptx.is_cached:
                 yield self._image(source, kernel, "", kept)
+
+    def is_on_disk(self, kernel: KernelRef, machine_arch: str = "") -> bool:
+        """Whether the device gets its first image of ``kernel`` with nothing to compile, by NVRTC or by its driver."""
+        source = self._sources.read(kernel)
+        if source.digest in self._store.kernels and not self._assembles_shipped(machine_arch):
+            return not machine_arch
+        if self._cache is None or not nvrtc.library_file():
+            return False
+        return self._cache.has(cache_key(source, machine_arch, self._compiler_build()))
 
     def refuse(self, kernel: KernelRef, image: Image, error: Exception, kept: KernelImages | None = None) -> None:
         """Drops an image that the driver refuses from the disk cache and from ``kept``."""
@@ -90,6 +107,25 @@ class KernelCompiler:
             self._cache.discard(image.key)
         if kept is not None and image.key:
             kept.discard(image.key)
+
+    def _assembles_shipped(self, machine_arch: str) -> bool:
+        """Whether NVRTC makes machine code of the store's kernels, too."""
+        is_asked = bool(machine_arch) and not self._leaves_assembly
+        return is_asked and bool(nvrtc.library_file()) and nvrtc.assembles_for(machine_arch)
+
+    def _shipped_ptx(self, source: KernelSource) -> Iterator[Image]:
+        """The PTX of the store, if it has the kernel."""
+        stored = self._store.get(source.digest)
+        if stored is not None:
+            self.counters.add("store_hits")
+            yield Image(stored)
+
+    def _machine_code(
+        self, source: KernelSource, kernel: KernelRef, machine_arch: str, kept: KernelImages | None
+    ) -> Iterator[Image]:
+        """Machine code, if the device takes it and NVRTC knows its architecture."""
+        if machine_arch and nvrtc.assembles_for(machine_arch):
+            yield self._image(source, kernel, machine_arch, kept)
 
     def _image(self, source: KernelSource, kernel: KernelRef, machine_arch: str, kept: KernelImages | None) -> Image:
         """An image that is kept, or one of the disk cache or of NVRTC, which is then kept."""

@@ -42,21 +42,29 @@ class ModuleCache(ProcessBound):
         self._functions: dict[KernelRef, int] = {}
         self._modules: list[int] = []
         self._shared_bytes: dict[int, int] = {}
+        self._on_disk: set[KernelRef] = set()
 
     def begin(self, kernels: Sequence[KernelRef]) -> None:
         """Begins to compile what is not loaded yet, in other threads; ``load`` waits for it, and raises its errors.
 
         Does nothing where no thread may be begun, or the context is closed.
         """
-        if not (self._ahead.most_threads and self._context.liveness.is_usable):
-            return
-        with self._lock:
-            for kernel in kernels:
-                if kernel not in self._functions and kernel not in self._begun:
-                    if len(self._begun) == _MOST_BEGUN:
-                        self._begun.pop(next(iter(self._begun))).first.cancel()
-                    begun = self._begun[kernel] = _Begun(self._compiler.images(kernel, self._machine_arch(kernel)))
-                    self._ahead.begin(begun.first)
+        if self._ahead.most_threads and self._context.liveness.is_usable:
+            for begun in self._begin(kernels):
+                self._ahead.begin(begun.first)
+
+    def begin_here(self, kernels: Sequence[KernelRef]) -> None:
+        """Compiles what is not loaded yet, once where several threads begin it; ``load`` then finds it compiled."""
+        for begun in self._begin(kernels):
+            begun.first.run()
+        for kernel in kernels:
+            others = self._begun.get(kernel)
+            if others is not None:
+                others.first.result()
+
+    def are_at_hand(self, kernels: Sequence[KernelRef]) -> bool:
+        """Whether all are loaded, or on disk in a form that takes no compiler to load."""
+        return all(map(self._is_at_hand, kernels))
 
     def compile(self, kernels: Sequence[KernelRef]) -> None:
         """Compiles what the disk cache does not have yet; loads nothing."""
@@ -110,6 +118,26 @@ class ModuleCache(ProcessBound):
             found.first.cancel()
         for module in modules:
             self._context.give_back("module", partial(self._context.driver.module_unload, module))
+
+    def _begin(self, kernels: Sequence[KernelRef]) -> list[_Begun]:
+        """The kernels that are neither loaded nor begun, as begun ones, whose calls the caller begins."""
+        made: list[_Begun] = []
+        with self._lock:
+            for kernel in kernels:
+                if kernel not in self._functions and kernel not in self._begun:
+                    if len(self._begun) == _MOST_BEGUN:
+                        self._begun.pop(next(iter(self._begun))).first.cancel()
+                    made.append(_Begun(self._compiler.images(kernel, self._machine_arch(kernel))))
+                    self._begun[kernel] = made[-1]
+        return made
+
+    def _is_at_hand(self, kernel: KernelRef) -> bool:
+        if kernel in self._functions or kernel in self._on_disk:
+            return True
+        if not self._compiler.is_on_disk(kernel, self._machine_arch(kernel)):
+            return False
+        self._on_disk.add(kernel)
+        return True
 
     def _images(self, kernel: KernelRef, kept: KernelImages | None) -> Iterator[Image]:
         begun = self._begun.pop(kernel, None)

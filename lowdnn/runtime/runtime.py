@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from threading import RLock
 from typing import Final
 
-from lowdnn.config import Config
+from lowdnn.config import CompilePolicy, Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
-from lowdnn.events import Counters, log_to, range_annotator, stop_logging
+from lowdnn.events import Counters, emit, event_logger, log_to, range_annotator, stop_logging
 from lowdnn.plan import Plan
 from lowdnn.runtime.ahead import Ahead, Task
 from lowdnn.runtime.cache import DiskCache
@@ -44,11 +46,14 @@ class Runtime(ProcessBound):
             store=ModuleStore.installed(),
             cache=self.cache,
             counters=self.counters,
+            leaves_assembly=self.config.compile_policy == CompilePolicy.WAIT,
         )
         self._ahead = Ahead(_threads(self.config, driver))
         self.modules = ModuleCache(self.context, self.compiler, self.counters, self._ahead)
         self._annotate = range_annotator(self.config)
         self._log_handler = log_to(self.config)
+        # Held while another thread uses the driver, and to close it.
+        self._using_driver = RLock()
 
     @classmethod
     def open(
@@ -79,6 +84,12 @@ class Runtime(ProcessBound):
         if self.cache is not None:
             self._ahead.begin(Task(partial(self._compile, find)))
 
+    def begin_load(self, plan: Plan) -> Task[LoadedPlan]:
+        """Begins to compile and to load a plan in another thread. Its errors are those of the task, and events."""
+        task = Task(partial(self._load_here, plan))
+        self._ahead.begin(task)
+        return task
+
     def load(self, plan: Plan) -> LoadedPlan:
         """``plan`` ready to be executed here; compiles and loads kernels that are not there yet.
 
@@ -88,6 +99,16 @@ class Runtime(ProcessBound):
         loaded = LoadedPlan(plan, self.context, self.modules, annotate=self._annotate, checks_ranges=self.config.debug)
         self.counters.add("plans_loaded")
         return loaded
+
+    def _load_here(self, plan: Plan) -> LoadedPlan:
+        try:
+            self.context.liveness.check()
+            self.modules.begin_here(plan.kernels)
+            with self._using_driver:
+                return self.load(plan)
+        except Exception as error:
+            emit(event_logger("runtime"), logging.WARNING, "load_ahead_failed", {"plan": plan.name, "reason": error})
+            raise
 
     def _compile(self, find: Callable[[], Plan | None]) -> None:
         plan = find() if self.context.liveness.is_usable else None
@@ -99,8 +120,9 @@ class Runtime(ProcessBound):
 
         Failures of the driver, as they follow a fault on the device, are logged and not raised.
         """
-        self.modules.close()
-        self.context.close()
+        with self._using_driver:
+            self.modules.close()
+            self.context.close()
         if self._log_handler is not None:
             stop_logging(self._log_handler)
             self._log_handler = None
@@ -116,7 +138,8 @@ def _threads(config: Config, driver: Driver) -> int:
     """How many threads compile ahead. Machine code takes NVRTC long enough; PTX alone is often not asked for again."""
     if config.compile_threads is not None:
         return config.compile_threads
-    return min(os.cpu_count() or 1, _MOST_THREADS) if driver.takes_machine_code else 0
+    is_worthwhile = driver.takes_machine_code or config.compile_policy == CompilePolicy.BACKGROUND
+    return min(os.cpu_count() or 1, _MOST_THREADS) if is_worthwhile else 0
 
 
 def _disk_cache(config: Config) -> DiskCache | None:

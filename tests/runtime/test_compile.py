@@ -119,7 +119,8 @@ def test_a_damaged_entry_is_compiled_again(sources: SourceTree, tmp_path: Path, 
     assert first_image(make_compiler(sources, cache), machine_arch=machine_arch) == image
 
 
-def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
+def stored_kernel(sources: SourceTree, tmp_path: Path) -> ModuleStore:
+    """A store that has the kernel."""
     digest = sources.read(KERNEL).digest
     entry = {
         "name": KERNEL.name,
@@ -132,10 +133,42 @@ def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
     root.mkdir()
     (root / "fill.ptx").write_bytes(b"stored")
     (root / "MANIFEST.json").write_text(json.dumps({"lowdnn_ptx": 1, "kernels": {digest: entry}}))
-    compiler = make_compiler(sources, DiskCache(tmp_path / "cache"), ModuleStore(root))
+    return ModuleStore(root)
+
+
+def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
+    compiler = make_compiler(sources, DiskCache(tmp_path / "cache"), stored_kernel(sources, tmp_path))
     assert first_image(compiler, machine_arch="sm_80") == b"stored"
     assert counts(compiler) == {"store_hits": 1}
     assert [image.machine_arch for image in compiler.images(KERNEL, "sm_80")] == ["", "sm_80"]
+
+
+def test_a_device_whose_driver_must_not_assemble_gets_machine_code(
+    sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of the store then count as on disk once there is machine code of them."""
+    store, cache = stored_kernel(sources, tmp_path), DiskCache(tmp_path / "cache")
+    counters = Counters()
+    compiler = KernelCompiler(sources=sources, store=store, cache=cache, counters=counters, leaves_assembly=False)
+    assert compiler.is_on_disk(KERNEL)
+    assert not compiler.is_on_disk(KERNEL, "sm_80")
+    assert [image.machine_arch for image in compiler.images(KERNEL, "sm_80")] == ["sm_80", ""]
+    assert compiler.is_on_disk(KERNEL, "sm_80")
+    assert [image.machine_arch for image in compiler.images(KERNEL)] == [""]
+    monkeypatch.setattr(nvrtc, "library_file", lambda: "")
+    assert first_image(compiler, machine_arch="sm_80") == b"stored"
+    assert not compiler.is_on_disk(KERNEL, "sm_80")
+
+
+def test_an_image_on_disk_is_of_this_kernel_and_device(sources: SourceTree, tmp_path: Path) -> None:
+    compiler = make_compiler(sources, DiskCache(tmp_path / "cache"))
+    assert not compiler.is_on_disk(KERNEL, "sm_80")
+    first_image(compiler, machine_arch="sm_80")
+    assert compiler.is_on_disk(KERNEL, "sm_80")
+    assert not compiler.is_on_disk(KERNEL)
+    assert not compiler.is_on_disk(KERNEL, "sm_90")
+    assert not compiler.is_on_disk(replace(KERNEL, parameters=(("VALUE", 4),)), "sm_80")
+    assert not make_compiler(sources, None).is_on_disk(KERNEL, "sm_80")
 
 
 def test_a_kernel_that_does_not_compile(sources: SourceTree) -> None:

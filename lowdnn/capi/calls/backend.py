@@ -16,6 +16,7 @@ from lowdnn.capi.memory import Address, checked, read_array, write_array, write_
 from lowdnn.capi.state import State
 from lowdnn.enums import AttributeName, AttributeType
 from lowdnn.runtime.loaded_plan import LoadedPlan, Pointers
+from lowdnn.runtime.switching_plan import SwitchingPlan
 from lowdnn.status import BadParamError, DescriptorTypeError
 
 _NAMES: Mapping[int, AttributeName] = {int(name): name for name in AttributeName}
@@ -150,11 +151,12 @@ def update_cuda_graph(state: State, handle: Address, plan: Address, pack: Addres
 def _launchable(
     state: State, where: str, handle: Address, plan: Address, pack: Address
 ) -> tuple[LoadedPlan, Pointers, int]:
-    """The plan on the handle's device, its tensors' addresses, its workspace."""
+    """The plan on the handle's device, which stays that one, its tensors' addresses, its workspace."""
     found = state.objects.get(handle, Handle, f"{where}.handle")
     description: ExecutionPlan = _value(state, plan, ExecutionPlan, f"{where}.executionPlan")
     variant: VariantPack = _value(state, pack, VariantPack, f"{where}.variantPack")
-    loaded = description.loaded_for(found, variant)
+    current = description.loaded_for(found, variant)
+    loaded = current.stay() if isinstance(current, SwitchingPlan) else current
     return loaded, variant.in_order(loaded.uids, found.runtime.counters), variant.workspace
 
 

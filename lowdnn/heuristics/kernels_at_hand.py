@@ -1,0 +1,161 @@
+"""Plans whose kernels are at hand, loaded or on disk, for graphs whose best plan would have to be compiled first.
+
+Graphs of one structure run well with few kernels. So the engines and knobs that were taken for graphs of a structure
+are kept, and those whose kernels are at hand are tried for a new shape: each is planned for the shape, and the cost
+model chooses.
+
+    kept on disk, by structure and architecture: [["matmul_wgmma", {"TILE_M": 128, ...}], ...]
+
+The file is advice: an engine or a knob that this version does not have is passed over, and each plan is made here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Engine
+from lowdnn.engines.engine_set import EngineSet
+from lowdnn.enums import KnobType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate, candidate_for
+from lowdnn.heuristics.structure import structure_of
+from lowdnn.plan import KernelRef, Plan
+from lowdnn.runtime.cache import DiskCache
+from lowdnn.status import BadParamError, NotSupportedError
+
+#: Structures whose choices are in memory; the least recently used goes first.
+_MOST_STRUCTURES = 1024
+#: Choices kept for a structure; the one that was added first goes first.
+_MOST_CHOICES = 64
+
+
+class EngineChoices(NamedTuple):
+    """An engine by name, and a value for each of its knobs."""
+
+    engine: str
+    knobs: tuple[tuple[KnobType, int], ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> EngineChoices:
+        return cls(plan.engine, plan.choices)
+
+
+class KnownChoices:
+    """The engines and knobs that were taken, by the structure of their graphs, in memory and on disk.
+
+    Not safe to share between threads: each handle has its own. Processes share those on disk, where one that is written
+    at the same time as another may be lost.
+    """
+
+    def __init__(self, cache: DiskCache | None) -> None:
+        self._cache = cache
+        self._known: OrderedDict[str, list[EngineChoices]] = OrderedDict()
+
+    def add(self, plan: Plan, graph: OperationGraph, arch: ArchSpec) -> None:
+        """Keeps the engine and the knobs of ``plan`` for other graphs of the structure of ``graph``."""
+        taken, known = EngineChoices.of(plan), self.of(graph, arch)
+        if taken in known:
+            return
+        key = _key(graph, arch)
+        written = [found for found in self._read(key) if found not in known]
+        self._known[key] = [*known, *written, taken][-_MOST_CHOICES:]
+        if self._cache is not None:
+            self._cache.put(key, _encoded(self._known[key]))
+
+    def of(self, graph: OperationGraph, arch: ArchSpec) -> Sequence[EngineChoices]:
+        """The choices for graphs of this structure, the latest last."""
+        key = _key(graph, arch)
+        if key not in self._known:
+            self._known[key] = self._read(key)
+            if len(self._known) > _MOST_STRUCTURES:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    def _read(self, key: str) -> list[EngineChoices]:
+        payload = None if self._cache is None else self._cache.get(key)
+        return [] if payload is None else _decoded(payload)
+
+
+def best_at_hand(
+    wanted: Candidate,
+    known: Iterable[EngineChoices],
+    engines: Sequence[Engine],
+    are_at_hand: Callable[[Sequence[KernelRef]], bool],
+    is_allowed: Callable[[Plan], bool],
+) -> Candidate | None:
+    """The fastest candidate by estimate, for the graph of ``wanted`` with one of the ``known`` choices, that is allowed
+    and whose kernels are at hand; None where there is none.
+
+    Its plan has no numerical note that the plan of ``wanted`` lacks.
+    """
+    notes = set(wanted.plan.numerical_notes)
+    found = [
+        candidate
+        for candidate in _planned(wanted.graph, wanted.arch, known, engines)
+        if notes.issuperset(candidate.plan.numerical_notes)
+        and is_allowed(candidate.plan)
+        and are_at_hand(candidate.plan.kernels)
+    ]
+    best = min(found, key=lambda candidate: candidate.estimated_us, default=None)
+    return None if best is None else _in_place_of(wanted, best)
+
+
+def _in_place_of(wanted: Candidate, taken: Candidate) -> Candidate:
+    """``taken`` with its slowdown, and with a reason that names both."""
+    # A plan that was measured is never slower than one that is only estimated.
+    estimate = max(taken.estimated_us, wanted.estimated_us)
+    slowdown = estimate / wanted.estimated_us
+    reason = (
+        f"{estimate:.1f} us estimated, kernels at hand; {slowdown:.2f} times the {wanted.estimated_us:.1f} us of "
+        f"{wanted.engine.name}, which has to be compiled"
+    )
+    return replace(taken, estimated_us=estimate, reason=reason, slowdown=slowdown, better=wanted)
+
+
+def _planned(
+    graph: OperationGraph, arch: ArchSpec, known: Iterable[EngineChoices], engines: Sequence[Engine]
+) -> Iterator[Candidate]:
+    """A candidate for each of the choices that its engine takes for this graph."""
+    named = EngineSet.of(engines)
+    for name, knobs in known:
+        engine = named.named(name)
+        if engine is None or engine.refuse(graph, arch) is not None:
+            continue
+        try:
+            yield candidate_for(engine, graph, arch, dict(knobs))
+        except (BadParamError, NotSupportedError):  # other values of a knob, or too much shared memory for this shape
+            continue
+
+
+def _key(graph: OperationGraph, arch: ArchSpec) -> str:
+    return hashlib.sha256(f"choices of {structure_of(graph)} on {arch.name}".encode()).hexdigest()
+
+
+def _encoded(choices: Iterable[EngineChoices]) -> bytes:
+    document = [[name, {knob.name: value for knob, value in knobs}] for name, knobs in choices]
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _decoded(payload: bytes) -> list[EngineChoices]:
+    """The choices of a file; those of another form are passed over."""
+    try:
+        document = json.loads(payload)
+    except (ValueError, RecursionError):
+        return []
+    return [found for item in document[:_MOST_CHOICES] if (found := _choices(item))] if type(document) is list else []
+
+
+def _choices(item: Any) -> EngineChoices | None:
+    if not (type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is dict):
+        return None
+    name, knobs = item
+    if not all(knob in KnobType.__members__ and type(value) is int for knob, value in knobs.items()):
+        return None
+    return EngineChoices(name, tuple((KnobType[knob], value) for knob, value in knobs.items()))
