@@ -77,6 +77,8 @@ class PlanList:
     chosen: PlanEntry | None = None
     #: The entry that ``build`` has to take.
     pinned: PlanEntry | None = None
+    #: The entry that ``build`` has taken in place of the first, since its kernels were at hand.
+    at_hand: PlanEntry | None = None
 
     def query(self, mode: HeurMode) -> None:
         """Adds the candidates of one heuristics mode behind those that are there already."""
@@ -111,15 +113,15 @@ class PlanList:
         plan that a filter leaves out.
         """
         best = None if self.pinned is None else self.prepare(self._not_barred(self.pinned), handle)
+        if best is None and policy is build_plan_policy.HEURISTICS_CHOICE:
+            best = self._prepare_at_hand(handle)
         if best is not None and policy is build_plan_policy.HEURISTICS_CHOICE:
             return best
-        if policy is build_plan_policy.HEURISTICS_CHOICE:
-            best = self._at_hand(handle)
         if policy is build_plan_policy.ALL:
             for entry in self.entries:
                 if not self.barred(entry):
                     handle.begin(entry.plan)
-        for entry in self.entries if best is None or policy is build_plan_policy.ALL else ():
+        for entry in self.entries:
             if entry is self.pinned:
                 continue
             entry.failure = self.barred(entry)
@@ -132,7 +134,7 @@ class PlanList:
         emit(event_logger("frontend"), logging.INFO, "plan_selected", {"graph": self.name, "plan": best.plan.name})
         return best
 
-    def _at_hand(self, handle: Handle) -> PreparedExecution | None:
+    def _prepare_at_hand(self, handle: Handle) -> PreparedExecution | None:
         """The plan that runs in place of the first one, by the handle's compile policy; None for the first one itself.
 
         It has the last place of the list, so that the others keep theirs.
@@ -143,8 +145,9 @@ class PlanList:
         taken = choice_at_hand(handle, first.candidate, lambda plan: not self._barred(plan))
         if taken.plan == first.plan:
             return None
-        self.entries.append(PlanEntry(taken))
-        return self._try_prepare(self.entries[-1], handle)
+        self.at_hand = PlanEntry(taken)
+        self.entries.append(self.at_hand)
+        return self._try_prepare(self.at_hand, handle)
 
     def first(self) -> PlanEntry:
         """The entry that was chosen or pinned, else the first that no filter leaves out; raises GraphPatternError where
@@ -169,7 +172,7 @@ class PlanList:
     def explanation(self) -> Explanation:
         """The candidates with the one that is used, and the engines that refused."""
         outcomes = tuple(Outcome.of(entry.candidate, entry.failure or self.barred(entry)) for entry in self.entries)
-        wanted = self.chosen or self.pinned
+        wanted = self.chosen or self.pinned or self.at_hand
         places = range(len(outcomes)) if wanted is None else [self.entries.index(wanted)]
         chosen = next((outcomes[place] for place in places if not outcomes[place].left_out), None)
         return Explanation(outcomes, chosen, *related(self._refusals(), self.engines, self.graph))

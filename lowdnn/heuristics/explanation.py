@@ -69,7 +69,7 @@ class Outcome:
             predicted_us=plan_us(plan, candidate.arch),
             measured_us=candidate.estimated_us if candidate.is_measured else None,
             workspace_bytes=plan.workspace_bytes,
-            notes=tuple(note.name.lower().replace("_", " ") for note in _notes(plan)),
+            notes=(*_in_place(candidate), *(note.name.lower().replace("_", " ") for note in _notes(plan))),
             work=_work(plan),
             left_out=left_out,
         )
@@ -140,6 +140,11 @@ class Explanation:
 _HEAD = (
     f"  {'engine':<{_ENGINE_WIDTH}}{'algorithm':<{_ALGORITHM_WIDTH}}{'predicted':>9}{'measured':>10}{'workspace':>11}"
 )
+
+
+def _in_place(candidate: Candidate) -> Iterable[str]:
+    """The price of a plan that runs in place of the best, whose kernels would have to be compiled."""
+    return [f"kernels at hand, {candidate.slowdown:.2f} times the best plan's time"] if candidate.slowdown > 1 else []
 
 
 def _notes(plan: Plan) -> Iterable[NumericalNote | BehaviorNote]:

@@ -97,7 +97,7 @@ def test_a_new_shape_runs_on_kernels_that_are_at_hand(device: Runtime, tmp_path:
         new.run()
         assert counts(handle) == {"compiles": 1, "compile_waits": 1, "plans_at_hand": 1}
         assert new.graph.get_predicted_slowdown() > 1
-        assert f"kernels at hand; {new.graph.get_predicted_slowdown():.2f} times" in new.graph.explain()
+        assert f"kernels at hand, {new.graph.get_predicted_slowdown():.2f} times" in new.graph.explain()
         assert new.graph.get_workspace_size() == 0
         names = [new.graph.get_plan_name_at_index(i) for i in range(new.graph.get_execution_plan_count())]
         assert names[0] == best_plan(handle, FEW).name != names[-1]
