@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from lowdnn.frontend.streams import create_event, create_stream
     from lowdnn.frontend.workspace_pool import WorkspacePool
     from lowdnn.ops.tensor import channels_last_strides
+    from lowdnn.runtime.plan_cache import PlanCache
 
 __version__ = "0.2.0"
 __all__ = [
     "DeviceTensor",
     "Handle",
+    "PlanCache",
     "WorkspacePool",
     "channels_last_strides",
     "create_event",
@@ -39,6 +41,7 @@ _HOMES = {
     "empty": "lowdnn.frontend.device_tensor",
     "from_numpy": "lowdnn.frontend.device_tensor",
     "pygraph": "lowdnn.frontend.python_graph",
+    "PlanCache": "lowdnn.runtime.plan_cache",
     "WorkspacePool": "lowdnn.frontend.workspace_pool",
     "zeros": "lowdnn.frontend.device_tensor",
 }

@@ -56,11 +56,11 @@ def load(handle: Handle, candidate: Candidate, kept: KernelImages | None = None)
         handle.adopt(candidate.graph, switched)
         handle.known_choices.add(switched.plan, candidate.graph, candidate.arch)
 
-    return SwitchingPlan(loaded, better.plan, handle.runtime, keep)
+    return SwitchingPlan(loaded, better.plan, handle.loader, keep)
 
 
 def _found_at_hand(handle: Handle, wanted: Candidate, is_allowed: Callable[[Plan], bool]) -> Candidate:
-    are_at_hand, counters = handle.runtime.modules.are_at_hand, handle.runtime.counters
+    are_at_hand, counters = handle.loader.modules.are_at_hand, handle.runtime.counters
     if are_at_hand(wanted.plan.kernels):
         return wanted
     known = handle.known_choices.of(wanted.graph, wanted.arch)

@@ -1,14 +1,14 @@
 """The handle: one user's view of one device. It owns what the library keeps between calls, and nothing else does.
 
 A handle serves one thread at a time. With ``Config.debug`` a call that finds another thread inside raises; plans that
-a handle has loaded may be executed from any thread, each with its own handle.
+a handle has loaded may be executed from any thread, each with its own handle. Handles share loaded plans where they are
+given one cache for them.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +31,7 @@ from lowdnn.plan import Plan
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.plan_cache import PlanCache
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
@@ -41,16 +42,14 @@ if TYPE_CHECKING:
 
 CompanionT = TypeVar("CompanionT")
 
-#: Loaded plans that a handle keeps; the least recently used one goes first.
-MAX_LOADED_PLANS = 256
-
 
 class Handle(ProcessBound):
     """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
 
     stream: the CUstream as an integer.  arch: the device's facts.  engines: those that may run here, by global index.
     cuda_device: the GPU's ordinal; None for the emulated device.
-    records: the tuning records that plans follow.
+    records: the tuning records that plans follow.  plan_cache: the loaded plans that are kept.
+    loader: the runtime that loads them; another one than ``runtime`` where the cache is shared.
     last_error: the message of the last call on this handle that failed, or "".
     known_choices: engines and knobs whose kernels are likely to be at hand (``at_hand``).
 
@@ -58,9 +57,16 @@ class Handle(ProcessBound):
     ``with``; afterwards every call raises NotInitializedError.
     """
 
-    def __init__(self, runtime: Runtime, engine_set: Sequence[Engine] | None = None) -> None:
-        """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
+    def __init__(
+        self, runtime: Runtime, engine_set: Sequence[Engine] | None = None, plan_cache: PlanCache | None = None
+    ) -> None:
+        """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default.
+
+        ``plan_cache``: shared with other handles; by default one of the handle's own.
+        """
         self.runtime = runtime
+        self.plan_cache = PlanCache() if plan_cache is None else plan_cache
+        self.loader = runtime if plan_cache is None else plan_cache.home(runtime)
         self.engines = ENGINES if engine_set is None else EngineSet.of(engine_set)
         self.cuda_device = _cuda_device(runtime)
         self.arch = _arch_from(runtime.driver, runtime.context.device, runtime.context.attribute)
@@ -68,7 +74,6 @@ class Handle(ProcessBound):
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
-        self._loaded: OrderedDict[Plan, LoadedPlan] = OrderedDict()
         self.known_choices = KnownChoices(runtime.cache)
         self._companions: dict[type, Any] = {}
         self.is_open = True
@@ -89,12 +94,14 @@ class Handle(ProcessBound):
         faults: str = "",
         compile_policy: CompilePolicy | str | None = None,
         config: Config | None = None,
+        plan_cache: PlanCache | None = None,
     ) -> Self:
         """A handle on ``device``: ``cuda``, ``emulated`` or ``auto``; what is left out comes from ``config``.
 
         ordinal: the device's number.  arch, policy: choices of the emulated device.  faults: calls of the driver that
         are to fail, as in ``driver.open_driver``.  compile_policy: ``wait``, ``avoid`` or ``background``
         (``config.CompilePolicy``).  config: the environment's, if left out.
+        plan_cache: shared with other handles; by default one of the handle's own.
         """
         settings = config or Config.from_environment()
         settings = replace(
@@ -107,7 +114,7 @@ class Handle(ProcessBound):
         runtime = Runtime.open(device=ordinal, config=settings, faults=faults)
         handle = cls.__new__(cls)
         try:
-            Handle.__init__(handle, runtime)  # a subclass's constructor may take other arguments
+            Handle.__init__(handle, runtime, plan_cache=plan_cache)  # a subclass's constructor may take other arguments
             return handle
         except BaseException:
             runtime.close()
@@ -132,7 +139,7 @@ class Handle(ProcessBound):
     def begin(self, plan: Plan) -> None:
         """Begins to compile a plan's kernels in other threads, where it may be loaded here; ``load`` has the errors."""
         if self.is_open and plan.target_arch == self.arch.name:
-            self.runtime.begin(plan)
+            self.loader.begin(plan)
 
     def load(self, plan: Plan, kept: KernelImages | None = None) -> LoadedPlan:
         """``plan`` on this handle's device: compiled and loaded at the first call, taken from the cache afterwards.
@@ -140,19 +147,16 @@ class Handle(ProcessBound):
         kept: gets the images of its kernels, and saves compiling them.
         Raises ArchMismatchError for a plan made for a newer architecture.
         """
+        self.check_open("load")
         if kept is not None:
-            self.check_open("load")
             self._check_target(plan)
-            self.runtime.modules.load(plan.kernels, kept)
-        found = self._loaded.get(plan)
+            self.loader.modules.load(plan.kernels, kept)
+        found = self.plan_cache.find(self.loader, plan)
         if found is not None:
-            self._loaded.move_to_end(plan)
             return found
         with self.entered("load"):
             self._check_target(plan)
-            loaded = self.runtime.load(plan)
-            self._keep(loaded)
-        return loaded
+            return self.plan_cache.keep(self.loader, self.loader.load(plan))
 
     def load_candidate(self, candidate: Candidate, kept: KernelImages | None = None) -> LoadedPlan:
         """``load`` of the candidate's plan; with ``Config.record_cases`` its graph and executes are recorded."""
@@ -162,7 +166,7 @@ class Handle(ProcessBound):
 
     def adopt(self, graph: OperationGraph, loaded: LoadedPlan) -> None:
         """``load_candidate`` for a plan of ``graph`` that another thread has loaded on this handle's device."""
-        self._keep(loaded)
+        self.plan_cache.keep(self.loader, loaded)
         self._watch(graph, loaded)
 
     def rank(self, graph: OperationGraph, mode: HeurMode, arch: ArchSpec | None = None) -> Ranking:
@@ -179,11 +183,6 @@ class Handle(ProcessBound):
         if found is None:
             found = self._companions[kind] = kind()
         return found
-
-    def _keep(self, loaded: LoadedPlan) -> None:
-        self._loaded[loaded.plan] = loaded
-        if len(self._loaded) > MAX_LOADED_PLANS:
-            self._loaded.popitem(last=False)
 
     def _watch(self, graph: OperationGraph, loaded: LoadedPlan) -> None:
         if self._recorder is not None:
@@ -230,7 +229,8 @@ class Handle(ProcessBound):
             self.is_open = False
             if self._write_cases is not None:
                 self._write_cases()
-            self._loaded.clear()
+            if self.loader is self.runtime:
+                self.plan_cache.close()
             self._companions.clear()
             self.runtime.close()
 

@@ -7,9 +7,11 @@ from typing import Self
 
 from lowdnn.backend.handle import Handle as BackendHandle
 from lowdnn.config import Config
-from lowdnn.frontend.arguments import integer
+from lowdnn.frontend.arguments import integer, shown
 from lowdnn.frontend.device_info import DeviceInfo
+from lowdnn.runtime.plan_cache import PlanCache
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import AttributeTypeError
 
 
 class Handle(BackendHandle):
@@ -17,15 +19,23 @@ class Handle(BackendHandle):
 
     _number: int | None = None
 
-    def __init__(self, backend_handle: int | None = None, ordinal: int | None = None, stream: object = None) -> None:
+    def __init__(
+        self,
+        backend_handle: int | None = None,
+        ordinal: int | None = None,
+        stream: object = None,
+        *,
+        plan_cache: PlanCache | None = None,
+    ) -> None:
         """A handle on the device of this number (default: 0) of the driver that LOWDNN_DEVICE names.
 
         backend_handle: a cudnnHandle_t of another library, in whose place this handle works; kept as its number.
-        stream: as in ``set_stream``.
+        stream: as in ``set_stream``.  plan_cache: shared with other handles; by default one of the handle's own.
         """
         device = 0 if ordinal is None else integer(ordinal, "Handle.ordinal", 0)
         number = None if backend_handle is None else integer(backend_handle, "Handle.backend_handle")
-        super().__init__(Runtime.open(device=device, config=Config.from_environment()))
+        cache = checked_plan_cache(plan_cache, "Handle.plan_cache")
+        super().__init__(Runtime.open(device=device, config=Config.from_environment()), plan_cache=cache)
         self._number = number
         if stream is not None:
             try:
@@ -35,12 +45,15 @@ class Handle(BackendHandle):
                 raise
 
     @classmethod
-    def on_device_of(cls, other: BackendHandle) -> Self:
-        """A handle on the device of another one, with a stream, plans and a life of its own."""
+    def on_device_of(cls, other: BackendHandle, plan_cache: PlanCache | None = None) -> Self:
+        """A handle on the device of another one, with a stream, plans and a life of its own.
+
+        plan_cache: shared with other handles; by default one of the handle's own.
+        """
         other.check_open("create_handle.same_device_as")
         runtime = Runtime(other.runtime.driver, device=other.runtime.context.device, config=other.runtime.config)
         handle = cls.__new__(cls)
-        BackendHandle.__init__(handle, runtime)
+        BackendHandle.__init__(handle, runtime, plan_cache=plan_cache)
         return handle
 
     @property
@@ -54,3 +67,10 @@ class Handle(BackendHandle):
     def device(self) -> DeviceInfo:
         """The facts of the handle's device."""
         return DeviceInfo(self.runtime.context.device, self.runtime.driver)
+
+
+def checked_plan_cache(given: object, where: str) -> PlanCache | None:
+    """``given`` as a cache or None; raises AttributeTypeError for anything else."""
+    if given is not None and not isinstance(given, PlanCache):
+        raise AttributeTypeError.at(where, expected="a PlanCache", got=shown(given))
+    return given

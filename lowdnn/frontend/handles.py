@@ -7,8 +7,9 @@ import sys
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle as BackendHandle
 from lowdnn.config import CompilePolicy
-from lowdnn.frontend.handle import Handle
+from lowdnn.frontend.handle import Handle, checked_plan_cache
 from lowdnn.mirrored import MIRRORED_CUDNN_VERSION, version_number
+from lowdnn.runtime.plan_cache import PlanCache
 from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError
 
 
@@ -21,6 +22,7 @@ def create_handle(
     faults: str = "",
     compile_policy: CompilePolicy | str | None = None,
     same_device_as: BackendHandle | None = None,
+    plan_cache: PlanCache | None = None,
 ) -> Handle:
     """A handle; without arguments on the device that LOWDNN_DEVICE names (``auto``: the GPU, else the emulated one).
 
@@ -29,14 +31,24 @@ def create_handle(
     ``compile_policy`` (default: LOWDNN_COMPILE): a graph whose best plan would have to be compiled waits for it
     (``wait``), takes the best plan whose kernels are loaded or on disk (``avoid``), or takes that one until the better
     plan has been compiled meanwhile (``background``).
-    ``same_device_as``: a handle whose device the new one is for, in the place of all other arguments. Handles of one
+    ``same_device_as``: a handle whose device the new one is for, in the place of the arguments before. Handles of one
     GPU share memory, streams and events anyway; otherwise each handle has an emulated device of its own.
+    ``plan_cache``: shared with other handles, as ``lowdnn.PlanCache`` says; by default one of the handle's own.
     """
+    cache = checked_plan_cache(plan_cache, "create_handle.plan_cache")
     if same_device_as is not None:
         if device is not None or ordinal or arch is not None or policy is not None or faults or compile_policy:
             raise BadParamError.at("create_handle.same_device_as", expected="no other argument", got="others too")
-        return Handle.on_device_of(_checked(same_device_as))
-    return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy, faults=faults, compile_policy=compile_policy)
+        return Handle.on_device_of(_checked(same_device_as), cache)
+    return Handle.open(
+        device,
+        ordinal=ordinal,
+        arch=arch,
+        policy=policy,
+        faults=faults,
+        compile_policy=compile_policy,
+        plan_cache=cache,
+    )
 
 
 def destroy_handle(handle: BackendHandle) -> None:

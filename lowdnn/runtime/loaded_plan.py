@@ -26,12 +26,22 @@ from lowdnn.runtime.tensor_maps import encode_map
 from lowdnn.runtime.variant_pack import PackRules
 from lowdnn.status import BadParamError, CudaGraphMismatchError
 
+#: Host memory of a loaded plan without launches; this and the next two are fitted to measured plans.
+_PLAN_BYTES = 3000
+#: Host memory that each launch adds.
+_LAUNCH_BYTES = 800
+#: Host memory of the parameter block with its slots and views, in bytes for each byte of the block.
+_PER_BYTE = 3.5
+
 #: Addresses in the order of ``plan.tensors``, or by uid.
 Pointers = tuple[int, ...] | Mapping[int, int]
 
 
 class LoadedPlan(ProcessBound):
-    """``plan`` on the device of ``context``. Safe to share between threads: an execute is one whole."""
+    """``plan`` on the device of ``context``. Safe to share between threads: an execute is one whole.
+
+    host_bytes: the host memory that it takes beside the plan and the kernels, estimated.
+    """
 
     def __init__(
         self,
@@ -62,6 +72,7 @@ class LoadedPlan(ProcessBound):
                 )
             )
             self._check_parameters()
+        self.host_bytes = _PLAN_BYTES + _LAUNCH_BYTES * len(plan.launches) + int(_PER_BYTE * self._block.size_bytes)
         self._lock = Lock()
         self._annotate = annotate
         self._pack = PackRules(plan, context, checks_ranges=checks_ranges)

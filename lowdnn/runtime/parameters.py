@@ -73,7 +73,7 @@ class ParameterBlock:
     workspace_slots: where the workspace's goes.  value_slots: where by-value tensors go.
     map_slots: tensor maps that hide their address from us; those that do not are among the former two.
     launch_parameters: for each launch, the address of its ``void*[]``.
-    argument_bytes: for each launch, the sizes of its arguments.
+    argument_bytes: for each launch, the sizes of its arguments.  size_bytes: the size of the block.
     """
 
     def __init__(self, plan: Plan, encode_map: MapEncoder) -> None:
@@ -84,6 +84,7 @@ class ParameterBlock:
         parts = tuple(_parts(plan, encode_map))
         size_bytes = parts[-1].end_bytes if parts else 0
         self._memory = (ctypes.c_uint64 * ((size_bytes + ARGUMENT_ALIGNMENT_BYTES) // 8))()
+        self.size_bytes = ctypes.sizeof(self._memory)
         # ctypes aligns to 8 bytes only; the block starts at the first boundary that suits every argument.
         skipped_bytes = -ctypes.addressof(self._memory) % ARGUMENT_ALIGNMENT_BYTES
         self._bytes = memoryview(self._memory).cast("B")[skipped_bytes:]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from lowdnn.backend import handle as handle_module
 from lowdnn.backend.handle import Handle
 from lowdnn.config import Config
 from lowdnn.enums import HeurMode, PointwiseMode
@@ -35,7 +34,7 @@ def test_a_plan_of_another_architecture_is_refused(handle: Handle) -> None:
 
 
 def test_the_least_recently_used_plan_goes_first(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle_module, "MAX_LOADED_PLANS", 2)
+    monkeypatch.setattr(handle.plan_cache, "max_plans", 2)
     first, second, third = (plan_for(handle, columns) for columns in (8, 16, 24))
     loaded = handle.load(first)
     handle.load(second)

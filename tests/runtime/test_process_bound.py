@@ -31,6 +31,7 @@ OWNERS: dict[str, Callable[[Handle], object]] = {
     "event": lambda handle: Event.create(handle.runtime.context),
     "workspace": lambda handle: Workspace(handle.runtime.context, 64),
     "workspace pool": lambda handle: lowdnn.WorkspacePool(handle),
+    "plan cache": lambda handle: handle.plan_cache,
     "tensor": lambda handle: lowdnn.from_numpy(np.ones(4, np.float32), handle),
     "handle": lambda handle: handle,
     "runtime": lambda handle: handle.runtime,
