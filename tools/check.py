@@ -39,7 +39,7 @@ STEPS: dict[str, Sequence[str]] = {
     "tests": (sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal"),
 }
 
-#: Those that keep two cores busy by themselves.
+#: Steps that keep two cores busy by themselves.
 _OF_TWO_PROCESSES = ("assembly", "tests")
 
 

@@ -46,7 +46,8 @@ CompanionT = TypeVar("CompanionT")
 class Handle(ProcessBound):
     """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
 
-    stream: the CUstream as an integer.  arch: the device's facts.  engines: those that may run here, by global index.
+    stream: the CUstream as an integer.  arch: the device's facts.  engines: the engines that may run here, by global
+    index.
     cuda_device: the GPU's ordinal; None for the emulated device.
     records: the tuning records that plans follow.  plan_cache: the loaded plans that are kept.
     loader: the runtime that loads them; another one than ``runtime`` where the cache is shared.

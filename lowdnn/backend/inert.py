@@ -16,8 +16,8 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType, NanPropag
 class InertAttribute:
     """reason: why it has no effect.
 
-    values: those that ask for what happens anyway, the default first; none: any value does, and none is the default.
-    Another value is refused.
+    values: the values that ask for what happens anyway, the default first; without any, every value does, and there is
+    no default. Another value is refused.
     """
 
     type: AttributeType

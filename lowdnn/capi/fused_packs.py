@@ -47,7 +47,7 @@ def descriptor_of(label: Const) -> type[Described]:
 
 @dataclass(frozen=True)
 class ConstPack:
-    """values: those that were set, without those that were set to NULL."""
+    """values: the values that were set to anything but NULL."""
 
     operation: FusedOps
     values: Mapping[Const, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
@@ -81,7 +81,7 @@ class VariantPack:
 
 @dataclass(frozen=True)
 class FusedPlan:
-    """constants: those that it was made from.  workspace_bytes: the bytes that its caller was told to give."""
+    """constants: the constants that it was made from.  workspace_bytes: the bytes that its caller was told to give."""
 
     operation: FusedOps
     constants: ConstPack | None = None

@@ -221,7 +221,7 @@ class Planned:
     """One graph on one handle: its candidates, and those that were loaded, by their place."""
 
     def __init__(self, handle: Handle, operations: tuple[Any, ...], mode: HeurMode) -> None:
-        self._handle = ref(handle)  # which keeps this object
+        self._handle = ref(handle)  # the handle keeps this object
         self._ranking = handle.rank(OperationGraph(operations), mode)
         self._loaded: dict[int, LoadedPlan] = {}
 

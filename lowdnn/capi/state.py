@@ -51,10 +51,10 @@ class LastErrors:
 class State:
     """objects: behind the pointers that callers hold.  last_error: the state of each thread.  log: where messages go.
 
-    graphs: plans of classic calls.  cuda_graphs: those that plans were added to.  counts: the number of calls, by
+    graphs: plans of classic calls.  cuda_graphs: the CUDA graphs that plans were added to.  counts: calls by
     function.
-    threads: those that call.  packs: variant packs that libraries keep.  compiles_gradients: as ``Config`` has it, for
-    handles that are opened from now on.
+    threads: the states of the threads that call.  packs: variant packs that libraries keep.  compiles_gradients: as
+    ``Config`` has it, for handles that are opened from now on.
 
     All handles are on one driver, so that an address means the same memory for each.
     """

@@ -17,7 +17,7 @@ MAX_KEPT = 1024
 
 
 class CallingThread(threading.local):
-    """number: which of the kept threads the calling one is, from 1 on; 0 for one that is not kept."""
+    """number: the calling thread's number among the kept ones, from 1 on; 0 for one that is not kept."""
 
     number = 0
 

@@ -45,7 +45,7 @@ def _same(text: str, parameters: tuple[str, ...] = ()) -> Expression:
 _RELU_CLIPS = "{relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope}"
 _RELU_PARAMETERS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
 
-#: It keeps NaN.
+#: #: ReLU with slope 0, which keeps NaN.
 _PLAIN_RELU = _same("relu({x})")
 
 _M = PointwiseMode

@@ -165,9 +165,10 @@ def refuse_masks(method: str, score_mod: Argument, band: Band, lengths: Lengths 
 
 
 def refuse_alone(method: str, **needed: tuple[object, str, object]) -> None:
-    """Raises BadParamError for a value that is given without the argument that it needs.
+    """Raises BadParamError for an argument that is given without another one that it needs.
 
-    needed: by the name of the needed argument (value, name of the value, the argument's value).
+    needed: by the name of the argument that is needed: the other's value, the other's name, its own value. None stands
+    for an argument that is not given.
     """
     for argument, (value, name, other) in needed.items():
         if value is not None and other is None:

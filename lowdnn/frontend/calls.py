@@ -57,8 +57,9 @@ _PARAMETERS = {
 class Call:
     """One call of a method.  name: the start of the default names of its tensors.
 
-    tensors: those among its arguments by parameter, those of a sequence as ``inputs[0]``.  others: the other arguments.
-    outputs: those that it returned, by the ends of their default names; entries: where its operations are in the
+    tensors: the tensors among its arguments by parameter, the elements of a sequence as ``inputs[0]``.  others: the
+    other arguments.
+    outputs: the tensors that it returned, by the ends of their default names; entries: where its operations are in the
     graph's. Both are there once it has returned.
     """
 

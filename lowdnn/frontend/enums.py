@@ -176,7 +176,7 @@ class scalar_type(NumberedEnum):
 class knob_type(NumberedEnum):
     """cudnn.knob_type, and lowdnn's own types by the backend's numbers.
 
-    Those from 1000 to 1009 are of engines that cudnn-frontend has beside its backend, and of no engine here.
+    The types from 1000 to 1009 are of engines that cudnn-frontend has beside its backend, and of no engine here.
     """
 
     NOT_SET = 0

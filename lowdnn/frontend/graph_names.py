@@ -19,7 +19,7 @@ class GraphNames:
     """Tensors by name: ``inputs`` those among arguments of calls, ``outputs`` those that they returned, by the ends of
     their default names and by their ports.
 
-    tensors: all of the graph's.  arrays: those that stood for tensors when the graph was written.
+    tensors: all of the graph's.  arrays: the arrays that stood for tensors when the graph was written.
     """
 
     inputs: Mapping[str, Tensor]

@@ -118,7 +118,7 @@ class PointwiseParameters:
         )
 
     def given(self) -> dict[str, float | int]:
-        """Those that are set, by the field name of ``ops.pointwise.Pointwise``."""
+        """The parameters that are set, by the field name of ``ops.pointwise.Pointwise``."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

@@ -426,7 +426,7 @@ class _Gradients:
             if writer.is_behind_lengths(mask):
                 continue
             other = writer.made(mask.operands["b"])
-            if other.constant_value != -inf:  # which stats change nothing of
+            if other.constant_value != -inf:  # minus infinity stays what it is, whatever is subtracted
                 other = writer.sum(other, difference.operands["b"])
             modified = writer.pointwise(mask, x=modified, b=other, t=writer.made(mask.operands["t"]))
         return modified

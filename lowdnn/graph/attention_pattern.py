@@ -279,7 +279,7 @@ def _refuse_largest(
 def _needed(
     operations: tuple[PointwiseOperation | BlockMask, ...], product: Tensor, result: Tensor
 ) -> tuple[PointwiseOperation, ...] | str:
-    """Those that ``result`` depends on, or why it cannot be computed behind ``product``."""
+    """The operations that ``result`` depends on, or why it cannot be computed behind ``product``."""
     made = {product.uid, *(op.output.uid for op in operations if isinstance(op, PointwiseOperation))}
     if result.uid not in made or result.dims != product.dims:
         return f"{result.label}: expected scores that follow from the first product's, got another tensor"

@@ -90,7 +90,7 @@ class NodeWriter:
         self, dims: tuple[int, ...], compute_type: DataType, store: DataType | None, layout: Layout | None, name: str
     ) -> Tensor:
         """A new output: stored in ``store``, or virtual where that is None."""
-        if compute_type is DataType.FAST_FLOAT_FOR_FP8:  # which no tensor can have
+        if compute_type is DataType.FAST_FLOAT_FOR_FP8:  # no tensor has that type
             compute_type = DataType.FLOAT
         data_type = store or self._virtual_type or compute_type
         return self.tensor(dims, data_type, layout=layout, is_virtual=store is None, name=name)

@@ -15,7 +15,7 @@ from lowdnn.ops.tensor import Tensor, has_overlap
 @dataclass(frozen=True)
 class Padded:
     """``graph``: without loads and stores of ragged tensors, in whose place are tensors with the packed one's uid and
-    strides.  moves: those loads and stores, by that uid."""
+    strides.  moves: the loads and stores that were there, by that uid."""
 
     graph: OperationGraph
     moves: Mapping[int, RaggedMove] = field(default_factory=dict)

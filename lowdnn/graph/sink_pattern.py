@@ -16,7 +16,8 @@ from lowdnn.ops.tensor import Tensor
 
 @dataclass(frozen=True)
 class Sink:
-    """lengths: the numbers of queries that have the sink.  operations: those that mask it, which serve nothing else."""
+    """lengths: the numbers of queries that have the sink.  operations: the ones that mask it, which serve nothing
+    else."""
 
     tensor: Tensor
     lengths: Tensor | None = None

@@ -81,8 +81,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Explanation:
-    """outcomes: best first.  chosen: the one whose plan is used, or None.  refusals: those by engines that have an
-    operation of the graph.  unrelated: how many engines have none."""
+    """outcomes: best first.  chosen: the one whose plan is used, or None.  unrelated: how many engines have none.
+
+    refusals: by engines that have an operation of the graph.
+    """
 
     outcomes: tuple[Outcome, ...]
     chosen: Outcome | None
@@ -148,7 +150,7 @@ def _in_place(candidate: Candidate) -> Iterable[str]:
 
 
 def _notes(plan: Plan) -> Iterable[NumericalNote | BehaviorNote]:
-    """Those that not every plan has."""
+    """The notes that not every plan has."""
     return (*plan.numerical_notes, *(note for note in plan.behavior_notes if note not in BEHAVIOR_NOTES))
 
 

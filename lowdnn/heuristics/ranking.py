@@ -45,7 +45,7 @@ class Candidate:
     reason: one line on why the candidate stands where it does.  made_plan: the plan, where ranking has made it.
     is_measured: whether ``estimated_us`` was measured.
     slowdown: predicted time relative to that of the candidate in whose place it is (``kernels_at_hand``), else 1.
-    better: that candidate, where an execute may switch to it.
+    better: the candidate in whose place it is, where an execute may switch to that one.
     """
 
     engine: Engine

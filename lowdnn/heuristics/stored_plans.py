@@ -56,7 +56,8 @@ _FIELDS: Mapping[str, type] = {
 class Reading:
     """How a stored plan is read.
 
-    engines: those that may have made it.  arch: the device that it is for; None for the one that the document names.
+    engines: the engines that may have made it.  arch: the device that it is for; None for the one that the document
+    names.
     rebuild: take the plan made here where it is not the stored one; one by the heuristics where its engine, with these
     choices, does not take the graph on this device. It has no note that the stored one lacks.
     """

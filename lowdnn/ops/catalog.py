@@ -1,7 +1,7 @@
 """Every operation, and every descriptor class that operations are made of, as they lie in the modules of this package.
 
 A module of ``ops`` adds an operation by being there: what counts are its own dataclasses with a ``descriptor_type``,
-None for what the backend has no descriptor of. Those with a ``reference`` are operations.
+None for what the backend has no descriptor of. The ones with a ``reference`` are operations.
 """
 
 from __future__ import annotations

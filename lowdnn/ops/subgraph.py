@@ -71,7 +71,7 @@ class Subgraph:
         return replace(self, operations=tuple(with_tensors(op, tensors) for op in self.operations))
 
     def operations_to(self, made: Tensor) -> tuple[InnerOperation, ...]:
-        """Those that ``made`` depends on."""
+        """The operations that ``made`` depends on."""
         wanted, needed = {made.uid}, []
         for op in reversed(self.operations):
             if op.output.uid in wanted:

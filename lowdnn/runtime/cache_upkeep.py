@@ -91,8 +91,8 @@ def cached_entries(directory: Path) -> list[CachedEntry]:
 def trim(directory: Path, most_bytes: int | None = None, unused_s: float | None = None) -> Removed:
     """Removes entries, those used longest ago first.
 
-    most_bytes: until the others take up at most this.  unused_s: those not used for longer than this many seconds.
-    It also removes what processes that have died were writing.
+    most_bytes: until the others take up at most this.  unused_s: an entry not used for this many seconds goes.
+    Unfinished files of processes that have died go, too.
     """
     with _folder(directory) as folder:
         if folder is None:

@@ -178,7 +178,7 @@ def test_dropout_counts_its_calls(handle: Handle) -> None:
 
 @pytest.mark.parametrize("strides", [(1, 8, 1), (8, 8, 1, 1, 1), (99, 8, 1, 77)])
 def test_extents_of_1_in_states(handle: Handle, strides: tuple[int, ...]) -> None:
-    """They may follow, and their strides do not count."""
+    """States may have more dims of extent 1, whose strides do not count."""
     one = step(handle, num_layers=1, dir_mode=DirectionMode.UNIDIRECTIONAL)
     memory = one.memory()
     described = replace(one.states("h"), dims=(1, 3, 8, 1, 1)[: len(strides)], strides=strides)

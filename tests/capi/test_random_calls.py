@@ -26,7 +26,7 @@ THREADS = 4
 ROOM_BYTES = 1 << 16
 SMALL = [*range(-1, 9), *(int(member) for enum in (DescriptorType, AttributeType) for member in enum)]
 ATTRIBUTES = [int(name) for name in AttributeName]
-#: Those that take the address of a C function; those that begin and end objects.
+#: Calls that take the address of a C function; below, calls that begin and that end objects.
 LOGS = ("cudnnSetCallback", "cudnnGetCallback")
 CREATING = [name for name in CALLS if name.startswith(("cudnnCreate", "cudnnBackendCreate"))]
 ENDING = [name for name in CALLS if name.startswith(("cudnnDestroy", "cudnnBackendDestroy"))]

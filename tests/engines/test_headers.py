@@ -91,7 +91,7 @@ def test_every_header_serves_a_kernel() -> None:
 
 
 def test_shared_headers_serve_two_families() -> None:
-    """Those that no functor includes; wrappers of instructions are for whoever needs them."""
+    """Shared headers that no functor includes serve two families; wrappers of instructions may serve one."""
     families = {header: {kernel.split("/")[0] for kernel in users()[header]} for header in headers()}
     shared = [header for header in headers() if header.startswith("include/") and "/ptx/" not in header]
     wrong = [header for header in shared if len(families[header]) == 1 and GENERATED not in users()[header]]

@@ -25,7 +25,7 @@ def test_names_and_indices_are_unique_and_in_order() -> None:
 
 
 def test_indices_never_change() -> None:
-    """They are in stored plans and in users' programs."""
+    """Indices are in stored plans and in users' programs."""
     given = {"conv_direct": 1, "matmul_simt": 3, "pointwise": 4, "reduction": 5, "composite": 6}
     assert given.items() <= {engine.name: engine.index for engine in ENGINES}.items()
 

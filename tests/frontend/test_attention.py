@@ -176,7 +176,7 @@ def test_a_sink_and_all_statistics(case: Case) -> None:
 
 
 def test_queries_behind_their_length_have_no_sink(case: Case) -> None:
-    """Their statistics are minus infinity, as in cuDNN."""
+    """The statistics of such queries are minus infinity, as in cuDNN."""
     sink = np.array([-1, 0, 2, 30], np.float32).reshape(1, H, 1, 1)
     queries, keys = np.array([SQ, 5]), np.array([0, SKV - 3])
     assert B == 2

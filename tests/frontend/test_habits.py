@@ -117,7 +117,7 @@ def test_floats_are_what_has_a_float_or_an_index(method: str, name: str) -> None
     if name == "accum_count":  # an integer
         return
     expected = {kind: outcome(method, **{name: kind(1)}) for kind in (int, float)}
-    if calls.parameters(method)[name].annotation != "Operand":  # those may be of integer types
+    if calls.parameters(method)[name].annotation != "Operand":  # an Operand may have an integer type
         assert expected[int] == expected[float]
     for value in (True, np.int64(1), np.array(1)):
         assert outcome(method, **{name: value}) == expected[int], repr(value)
@@ -418,7 +418,7 @@ def test_a_by_value_sink_is_read() -> None:
 
 
 def test_lengths_beside_a_score_modifier_are_its_own() -> None:
-    """It may read them; without a padding mask they mask nothing, and pages of a cache need those of the keys."""
+    """A score modifier may read lengths. Without a padding mask they mask nothing; pages need the keys' lengths."""
     graph = calls.new_graph()
     lengths = {name: graph.tensor((2, 1, 1, 1), data_type=calls.INT32) for name in ("seq_len_q", "seq_len_kv")}
     pages = {name: graph.tensor((8, 4, 4, 16), data_type=calls.HALF) for name in ("k", "v")}

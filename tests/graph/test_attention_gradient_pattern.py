@@ -80,7 +80,7 @@ def test_keys_lie_as_they_are_given() -> None:
 
 @pytest.mark.parametrize("mode", [MODES.EXP, MODES.SUB, MODES.MUL])
 def test_intermediates_that_are_stored(mode: PointwiseMode) -> None:
-    """Each of them is made beside the operation, as without it."""
+    """Each stored intermediate is made beside the operation, as without it."""
     pattern = PATTERNS["causal"].pattern
     chosen = [op for op in pattern.operations if isinstance(op, PointwiseOperation) and op.mode is mode]
     for op in chosen:
@@ -108,7 +108,7 @@ def test_engines() -> None:
 
 
 def test_two_attentions() -> None:
-    """Both of them are found, and results of one are operands of the other."""
+    """Both attentions are found, and results of one are operands of the other."""
     first = PATTERNS["capped"].pattern.operations
     outputs = [tensor for op in first for tensor in outputs_of(op).values() if not tensor.is_virtual]
     d_q = next(tensor for tensor in outputs if tensor.dims == (2, 2, 4, 8))

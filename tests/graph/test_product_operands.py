@@ -52,7 +52,7 @@ def test_lengths_along_axes_of_the_operand(axis: int, other: float, found: int |
 
 
 def test_an_index_that_repeats_is_none() -> None:
-    """It is 0 everywhere, so that nothing is behind a length."""
+    """Such an index is 0 everywhere, so that nothing is past a length."""
     sketch = Sketch()
     one, lengths = sketch.tensor((1, 1, 1, 1), DataType.FLOAT), lengths_of(sketch)
     index = sketch.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=2), one)

@@ -62,7 +62,7 @@ def test_arguments_that_are_not_read() -> None:
     )
     unread = {(name, method) for method, function in methods.items() for name in _unread(function)}
     listed = {(name, method) for name, method in _ignored() if name != "compute_data_type"}
-    # It is kept as it was given, for ``get_cuda_graph_retention``.
+    # # This one is kept as it was given, for ``get_cuda_graph_retention``.
     assert {pair for pair in unread if pair[0] != "compute_data_type"} == listed - {("cuda_graph_retention", "pygraph")}
 
 

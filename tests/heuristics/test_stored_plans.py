@@ -80,7 +80,7 @@ def test_every_plan_is_made_again_from_its_document() -> None:
 
 
 def test_plans_of_random_graphs_are_made_again() -> None:
-    """Their operations come in any order, as cudnn-frontend gives those of attention's gradients."""
+    """Operations come in any order, as cudnn-frontend gives the operations of attention's gradients."""
     first = fresh_seed()
     for seed in range(first, first + 30):
         operations = list(random_graph(seed).graph.operations)

@@ -35,7 +35,8 @@ _TICKS = (0.5, 1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class ClassOfCases:
-    """mean, worst: geometric mean and least of the fastest peer's time over ours.  peers: those that were fastest."""
+    """mean, worst: geometric mean and least of the fastest peer's time over ours.  peers: the peers that were
+    fastest."""
 
     name: str
     cases: int

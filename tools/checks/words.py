@@ -2,8 +2,9 @@
 
 Three rules hold for the docstrings and comments of Python and CUDA, the last of them for Markdown too:
 
-- A sentence begins with its subject, not with "Of", "That of", "Those of", "The same" or "What". So does the
-  description of an argument or field behind its name.
+- A sentence begins with its subject, not with "Of", "That of", "Those", "The same", "What", "As many" or a relative
+  clause ("that exist"). So does the description of an argument or field behind its name. The first sentence of a
+  comment or docstring has no pronoun for a subject ("They", "All of them") either.
 - A comment speaks of one constant. Two constants that are defined on one line with a comment are two.
 - A sentence, or the part of it up to a semicolon, has at most 40 words. The signs and one-letter names of a formula are
   not counted.
@@ -25,7 +26,12 @@ from tools.checks.sources import Source, sources
 SENTENCE_WORDS = 40
 
 _FOLDERS = ("lowdnn", "tools", "tests")
-_HEADLESS = re.compile(r"(?:of|that of|those of|the same|what)\b", re.IGNORECASE)
+_HEADLESS = re.compile(
+    r"(?:of|that of|those|the same|what|(?:as|so) (?:many|much|few)|likewise|neither (?:of|by))\b"
+    r"|(?-i:that|which|whose)\b",
+    re.IGNORECASE,
+)
+_PRONOUN = re.compile(r"(?:it|they|their|(?:all|none|both|each|one|some) of (?:them|these|those))\b", re.IGNORECASE)
 #: A word; the signs and one-letter names of a formula are none.
 _WORD = re.compile(r"\S*[^\W\d]{2}\S*")
 _BACKQUOTED = re.compile(r"(`+).+?\1")
@@ -57,10 +63,11 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def _faults_of(passage: Passage) -> Iterator[str]:
-    for paragraph in passage.paragraphs():
-        for sentence in sentences(paragraph):
-            if (found := _HEADLESS.match(sentence)) and not sentence.endswith("?"):
-                yield f"expected a sentence that begins with its subject, got {found.group()!r}: {_start(sentence)}"
+    found = [sentence for paragraph in passage.paragraphs() for sentence in sentences(paragraph)]
+    for number, sentence in enumerate(found):
+        start = _HEADLESS.match(sentence) or (None if number else _PRONOUN.match(sentence))
+        if start and not sentence.endswith("?"):
+            yield f"expected a sentence that begins with its subject, got {start.group()!r}: {_start(sentence)}"
     yield from _long_sentences(passage)
 
 

@@ -53,7 +53,7 @@ class Keys:
     """The keys of a function's calls: calls with one key do the same, each with its own addresses.
 
     A descriptor counts by its identity, which costs less than its fields do: whoever keeps a key keeps the descriptors,
-    too. Those with equal fields are mostly one object, since settings are remembered.
+    too. Descriptors with equal fields are mostly one object, since settings are remembered.
     """
 
     def __init__(self, form: Form) -> None:

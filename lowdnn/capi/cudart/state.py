@@ -34,7 +34,7 @@ class LastError(threading.local):
 class RuntimeState:
     """last_error: the calling thread's.  counts: counts of calls, beside those of cuDNN's functions.
 
-    user_objects: those that the program has references to.
+    user_objects: the objects that the program has references to.
     """
 
     def __init__(self, state: State) -> None:

@@ -44,8 +44,9 @@ _PER_CHANNEL = (NormMode.INSTANCE_NORM, NormMode.BATCH_NORM, NormMode.GROUP_NORM
 class NormCase(Case):
     """A norm of x, with pointwise steps before (on x, or on dy) and behind it (on y, or on dx).
 
-    axes: those along which scale and bias extend, of the modes that say so; by default all but the first.
-    scale: which of scale and bias there are.  mean, deviation: the mean of the data of x, where they are real numbers.
+    axes: the axes along which scale and bias extend, for the modes that say so; by default all but the first.
+    scale: the ones of scale and bias that there are.  mean, deviation: the mean of the data of x, where they are real
+    numbers.
     """
 
     family: ClassVar[str] = "norm"

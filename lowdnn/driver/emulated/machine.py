@@ -222,8 +222,8 @@ def divides(cluster: Dim3, grid: Dim3) -> bool:
 
 
 def _ctas_of_a_batch(kernel: Kernel, config: LaunchConfig, options: Options, history: LaunchHistory | None) -> int:
-    """As many CTAs as the lane budget and the host memory for shared and local memory allow, in whole clusters, at
-    least one; all of a cooperative launch."""
+    """The CTAs of a batch: what the lane budget and the host memory for shared and local memory allow, in whole
+    clusters, at least one; all of a cooperative launch."""
     if config.cooperative:
         return math.prod(config.grid)
     lanes = -(-math.prod(config.block) // WARP) * WARP

@@ -23,7 +23,7 @@ struct Params {
   Problem problem;
   OUT* dbias;
   i64 strides[4];
-  i32 batches, heads;                       // those that are summed
+  i32 batches, heads;                       // numbers of batches and heads that are summed
   Divider key_tiles, query_tiles, results;  // tiles of a head; heads of the gradient in a batch
 };
 

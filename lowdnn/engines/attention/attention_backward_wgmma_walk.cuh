@@ -34,7 +34,7 @@ struct Params : Operands, Results, SplitSums<IS_SPLIT> {};
 
 // A split's share of the steps that blocks with the same keys have.
 template <bool IS_THERE> struct SplitSteps {
-  i32 steps_before;  // that other splits have
+  i32 steps_before;  // steps of the splits before this one
 
   // Gives the split's own steps of `all`.
   __device__ __forceinline__ i32 share_steps(const KeyShare& share, i32 all) {

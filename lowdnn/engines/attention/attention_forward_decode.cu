@@ -278,7 +278,7 @@ struct Copies {
   const Place& place;
   const Share& share;
   u32 ring;  // shared address of the warp's stages
-  i32 keys, values;  // that exist
+  i32 keys, values;  // rows of keys and of values that exist
 
   __device__ __forceinline__ Copies(const Params& params, const Place& place, const Share& share, u32 ring)
       : params(params), place(place), share(share), ring(ring),

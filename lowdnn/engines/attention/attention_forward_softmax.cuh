@@ -6,9 +6,9 @@
 
 #include "attention_forward_place.cuh"
 
-// Joins the largest score and the sum of exponentials of one row over two sets of keys. `kept` and `added` are the
-// rescale factors of values relative to the largest score of the first and of the second set.  unit: the exponent of
-// two that a score of 1 adds, here and below.
+// Merges the online softmax of one row over two sets of keys: the largest score and the sum of exponentials. `kept` and
+// `added` rescale what was computed relative to the largest score of the first and of the second set.  unit: the
+// exponent of two that a score of 1 adds, here and below.
 __device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other_largest, f32 other_sum, f32& kept,
                                      f32& added) {
   const f32 both = fmaxf(largest, other_largest);

@@ -6,11 +6,11 @@
 // attention forward; keys outside of the band are passed over.
 // Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
 // keys and values through rings of STAGES. A ring's producer waits until a stage is empty and starts its copies, which
-// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup starts the products
-// with the next tile's keys, which may be those of the next queries, together with the products with this one's values.
-// It computes the softmax of the former while the latter run (in fp8 behind them). The weights go from its accumulators
-// to the operand in registers.
-// Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. In fp8 the
+// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. In each step
+// a warpgroup issues q k^T of tile i + 1, which may belong to the next queries, and weights v of tile i together. It
+// computes the softmax of tile i + 1 while the latter runs, in fp8 after it. Weights go from the accumulators of scores
+// to the registers of an operand.
+// With TAKES_TURNS warpgroups alternate: the products of one run beside the softmax of another. In fp8 the
 // last warpgroup's first warp loads all, and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
 // tiles. Rows behind the end of a packed sequence arrive as zeros; where values are not packed, consumers zero the rows
@@ -48,7 +48,7 @@ struct Params {
   MappedIn<Q_PLACE, TILE_Q>::Type q;
   MappedIn<K_PLACE, K_BOX>::Type k;
   MappedIn<V_PLACE, V_BOX>::Type v;
-  Either<STORES_PACKED, PackedOrder, Order>::Type::Args order;  // which tiles of queries the block takes
+  Either<STORES_PACKED, PackedOrder, Order>::Type::Args order;  // the tiles of queries that the block takes
   Forward forward;
 };
 

@@ -17,7 +17,7 @@
 typedef SwizzledRows<TILE_KV, HEAD_V, 1> LoadedValues;
 typedef SwizzledRows<HEAD_V, TILE_KV, 1> Values;
 typedef u32 WeightTile[TILE_KV / 32][4];
-constexpr int TRANSPOSERS = 3;  // warps: those beside the producer's
+constexpr int TRANSPOSERS = 3;  // warps of the last warpgroup that transpose values; the other one loads
 static_assert(TILE_KV % 32 == 0 && !HAS_WEIGHTS, "whole steps along the keys, weights that are rounded only");
 
 DEFINE_WGMMA_K_MAJOR(multiply_k_major, TILE_KV, 32, f32.TYPE.TYPE, f32, "+f", ", 1, 1")

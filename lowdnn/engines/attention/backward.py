@@ -142,7 +142,7 @@ class AttentionBackward:
             label = next(iter(self.ragged.values())).packed.label
             return f"{label}: expected heads with strides, got a ragged tensor beside fp8"
         packed = {getattr(self.operation, port).uid for port in (*_HEADS, "stats")}
-        if self.operation.inner is not None:  # whose operands have strides
+        if self.operation.inner is not None:  # the kernel reads its operands by strides
             packed -= {tensor.uid for tensor in self.operation.inner.operands}
         for uid, move in self.ragged.items():
             if uid not in packed:

@@ -81,7 +81,7 @@ class Heads:
         return TensorPointer(self.tensor.uid) if self.first_byte is None else WorkspacePointer(self.first_byte)
 
     def place(self, tile_rows: int) -> Place:
-        """tile_rows: that are read together."""
+        """tile_rows: the rows that are read together."""
         if self.load is not None:
             return Place.IN_PAGES if self.load.page_rows % tile_rows else Place.IN_LARGE_PAGES
         return Place.IN_STRIDES if self.ragged is None else Place.PACKED

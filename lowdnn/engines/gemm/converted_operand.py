@@ -128,7 +128,7 @@ class ConvertedOperand:
 
     @cached_property
     def functor(self) -> Functor:
-        """``Prologue``: it gets elements of memory and hands elements of the product back."""
+        """``Prologue``, which gets elements of memory and hands elements of the product back."""
         return generate(
             self.prologue,
             accumulator=None,

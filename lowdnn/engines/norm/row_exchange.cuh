@@ -21,7 +21,7 @@ template <class Team, int COUNT, bool TOGETHER> struct RowExchange {
   static constexpr int WIDTH = Tile::WIDTH, WARPS = Tile::BLOCK_SIZE / WARP_SIZE;
   static constexpr int GROUP_ROWS = TOGETHER ? Tile::GROUP_ROWS : 1;
   static constexpr int GROUPS = Tile::SIDE_SIZE * WIDTH / GROUP_ROWS;  // groups of a block's rows, each posted as one
-  static constexpr int NUMBERS = COUNT / WIDTH * GROUPS;               // that a block posts
+  static constexpr int NUMBERS = COUNT / WIDTH * GROUPS;               // numbers that a block posts
   static constexpr int POLLERS = Tile::BLOCK_SIZE - POSTERS;
   // Threads that poll one number, each from as many blocks as it can load at once.
   static constexpr int MOST_SHARES = NUMBERS * 8 < POLLERS ? 8 : POLLERS / NUMBERS;

@@ -16,7 +16,7 @@
 #include "include/ptx/warpgroup.cuh"
 
 enum Role { COPYING, FIRST_PASS, POLLING, SECOND_PASS, POSTING };
-constexpr int ROLES = 4;  // that have threads of their own
+constexpr int ROLES = 4;  // roles with threads of their own; POSTING is a part of POLLING's
 constexpr int POSTERS = WARP_SIZE;
 
 __device__ __forceinline__ Role role() {

@@ -65,7 +65,7 @@ KEPT_REGISTERS = 72
 class BackwardTile:
     """columns: sequences of a part.  parts: parts of a group of blocks.  blocks: values that are saved for each unit
     in a step, such as its gates.  chunks: chunks of k that a block multiplies.  cluster: blocks of a cluster.
-    warpgroups: those that multiply.  register_chunks: chunks of a warpgroup whose weights lie in registers.
+    warpgroups: the warpgroups that multiply.  register_chunks: chunks of a warpgroup whose weights lie in registers.
     slots: chunks of the ring of gradients."""
 
     columns: int

@@ -43,8 +43,8 @@ _BARRIER_BYTES = 8
 
 @dataclass(frozen=True)
 class PersistentTile:
-    """columns: sequences of a group.  chunks: chunks of k.  warpgroups: those that multiply.  register_chunks: chunks
-    of a warpgroup whose weights lie in registers."""
+    """columns: sequences of a group.  chunks: chunks of k.  warpgroups: the warpgroups that multiply.  register_chunks:
+    chunks of a warpgroup whose weights lie in registers."""
 
     columns: int
     chunks: int

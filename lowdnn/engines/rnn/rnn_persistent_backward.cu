@@ -35,8 +35,8 @@
 #include "persistent_backward_consumer.cuh"
 #include "persistent_exchange.cuh"
 
-// The copying warp: a lane for each chunk copies it when it and all before it are there. So many are copied at a time
-// that their slots wait for earlier chunks alone.
+// The copying warp: a lane for each chunk copies it when it and all before it are there. At most SLOTS
+// chunks are copied at a time, so that their slots wait for earlier chunks alone.
 __device__ __forceinline__ void copy_gradients(const Place& place, const Memory& memory) {
   const u32 lane = threadIdx.x % WARP_SIZE, chunk = place.rank * CHUNKS + lane;
   u32 number = lane;  // number of the lane's chunk among all that the block takes

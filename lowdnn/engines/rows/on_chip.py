@@ -133,7 +133,7 @@ class OnChip:
 
     @property
     def bytes_read_again(self) -> int:
-        """Bytes read again from device memory: the chunks without a slot of their own, but for the last ones."""
+        """Bytes of the chunks that are read from device memory twice: all but the last, which are still resident."""
         resident = 1 if not self.keeps_chunks else min(self.slots, self._chunks)
         return bytes_of((*self.before.loads, *self.others)) * (self._chunks - resident) // self._chunks
 

@@ -99,8 +99,8 @@ def _first_choice(
 def _pipelined(layout: RowLayout, arch: ArchSpec, cache: RegisterCache) -> RowDivision | None:
     """The division of long rows that all blocks of the device share, pipelined row after row.
 
-    None for other rows, and where a cluster's ring is enough. As many blocks share a row as have room for two shares of
-    it and for the chunks in flight.
+    None for other rows, and where a cluster's ring is enough. A row is shared by the fewest blocks that have room for
+    two shares of it and for the chunks in flight.
     """
     side = pipelined_side(layout, cache)
     if not may_be_pipelined(layout, arch, cache) or not cache.read_bytes or side > LIMITS.most_pipelined_side:

@@ -22,10 +22,10 @@ def side_of(layout: RowLayout) -> int:
 
 
 def pipelined_side(layout: RowLayout, cache: RegisterCache) -> int:
-    """Threads side by side in a pipelined kernel.
+    """Threads side by side in a pipelined kernel: ``side_of``, or half of it in a kernel of several values (x and dy).
 
-    In a kernel of several values they cover half of a memory line, if that divides a warp. Each block polls the numbers
-    of all blocks that share a row, for each row side by side; fewer blocks share narrower rows.
+    A block polls the sums of all blocks that share its rows, and fewer blocks share fewer rows side by side. Half of a
+    memory line must divide a warp, and whole normalisation groups must remain.
     """
     side = side_of(layout)
     may_be_halved = cache.values > 1 and 32 % side == 0 and side > 1

@@ -77,7 +77,7 @@ class Records:
                 if not self._counts(record, device, book):
                     continue
                 known = found.get(record.key)
-                if known is None or known.book is book:  # of one file the last line counts
+                if known is None or known.book is book:  # in one file the last line counts
                     found[record.key] = Found(record, book)
         return tuple(sorted(found.values(), key=lambda one: one.record.us))
 

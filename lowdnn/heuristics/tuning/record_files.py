@@ -1,7 +1,7 @@
 """Files of tuning records: lines that are read whole, and written whole under a lock.
 
-A writer holds the lock of the folder, reads the file, merges its records into it and puts a new file in its place, so
-that of two processes which write at once neither loses anything, and a reader sees all of a file or nothing. The file
+A writer holds the lock of the folder, reads the file, merges its records into it and puts a new file in its place. So
+two processes that write at once lose nothing, and a reader sees all of a file or nothing. The file
 must be the user's or root's, and nobody else's to write. So must the folder of ``records_in_directory``, to which the
 rules of the disk cache apply (``runtime.cache_directory``).
 """
@@ -81,6 +81,6 @@ class RecordFile:
 
 
 def _without(kept: dict[RecordKey, TuningRecord], keys: Iterable[RecordKey]) -> dict[RecordKey, TuningRecord]:
-    """What is added again stands behind all others: it is the newest."""
+    """``kept`` without the records of ``keys``. A record that is added again then stands last, as the newest."""
     dropped = set(keys)
     return {key: record for key, record in kept.items() if key not in dropped}

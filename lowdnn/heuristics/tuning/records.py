@@ -52,7 +52,7 @@ _FIELDS: Mapping[str, type] = {
 
 
 class RecordClock(Enum):
-    """What a record's times are: measured by events of the device, or estimated by the cost model."""
+    """The origin of a record's times: events of the device, or the cost model."""
 
     EVENTS = "events"
     MODEL = "model"
@@ -69,8 +69,8 @@ class TuningRecord:
     graph: ``short_key``.  device: ``device_label``.  workspace_limit: the most bytes that a candidate might need, or
     ``NO_LIMIT``.  us, warm_us: with operands in device memory, and with those that fit the L2 cache there.  first_us:
     ``us`` of the cost model's first choice.  Times that are not known are 0.
-    revision: of the plan's kernels (``runtime.revisions``).  driver, lowdnn: versions with which it was timed.  case:
-    the graph in words, for readers.
+    revision: the version of the plan's kernels (``runtime.revisions``).  driver, lowdnn: versions with which it was
+    timed.  case: the graph in words, for readers.
     """
 
     graph: str

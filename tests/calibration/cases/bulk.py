@@ -27,7 +27,7 @@ _SHARED_REDUCTIONS = (
     *((op, "u32") for op in ("inc", "dec")),
     *((op, "b32") for op in ("and", "or", "xor")),
 )  # fmt: skip
-#: Those and sums of 64 bits.
+#: The reductions into shared memory, and sums of 64 bits.
 _WIDER = (*_SHARED_REDUCTIONS, ("add", "u64"))
 _FLOATS = ("f16", "bf16", "f32", "f64")
 

@@ -56,7 +56,7 @@ selp.u32 %found, 1, 0, %p;
 
 
 def _collectives(mask: int) -> Case:
-    """All of them by the lanes of ``mask``, over several warps of values; the other lanes store nothing."""
+    """Every collective by the lanes of ``mask``, over several warps of values; the other lanes store nothing."""
     warps = 8
     values = _values(warps)
     forms = [

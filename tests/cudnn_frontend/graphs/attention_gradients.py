@@ -31,7 +31,9 @@ QUERIES, KEYS = np.array([29, SQ]), np.array([SKV, 37])
 
 @dataclass
 class Attention:
-    """Operands in float64's terms.  seen: which scores count.  added: to the scores.  kept: factors of the weights.
+    """Operands in float64's terms.  seen: whether each score counts.  added: a term of the scores.
+
+    kept: factors of the weights.
     apart_bytes: bytes of the workspace beyond those that ``check_workspace`` knows."""
 
     kv_heads: int = HEADS

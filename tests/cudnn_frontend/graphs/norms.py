@@ -125,7 +125,7 @@ def test_rms_norm(session: Session) -> None:
 
 
 def test_batch_norm(session: Session) -> None:
-    """It has running statistics, relu behind it, and the gradients through both."""
+    """Batch norm with running statistics and a ReLU behind it, and the gradients through both."""
     x, dy = normal(4, 16, 5, 5), normal(4, 16, 5, 5)
     scale, bias, running_mean, running_variance = (normal(1, 16, 1, 1, dtype=np.float32) for _ in range(4))
     running_variance = np.abs(running_variance)

@@ -33,7 +33,7 @@ WGMMA = AttentionWgmma()
     ],
 )
 def test_pages_behind_the_length_are_not_read(racing: Runtime, engine: Engine, line: str) -> None:
-    """Neither by the table, which has anything there, nor of those that the length ends in: they have NaN."""
+    """Entries of the table past the length may be anything, and rows of its last page past the length are NaN."""
     case = parse_case(line)
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     of = {tensor.name: tensor.uid for tensor in graph.inputs}

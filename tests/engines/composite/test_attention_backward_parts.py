@@ -62,7 +62,7 @@ def test_on_the_oldest_architecture(device: Runtime) -> None:
 
 
 def test_it_is_the_last_resort() -> None:
-    """It is not offered beside engines that compute the gradients in their own kernels, and alone elsewhere."""
+    """The engine is not offered where one computes the gradients in its own kernels, and alone elsewhere."""
     taken = parse_case("sdpa_bwd b=1 h=2 q=20 d=16").graph()
     assert "one engine takes the whole graph: attention_backward_mma" in str(ENGINE.refuse(taken, SM_90A))
     ranking = rank(parse_case(LINES[0]).graph(), SM_90A, HeurMode.A, ENGINES)

@@ -40,7 +40,7 @@ def test_operands_of_filter_gradients_are_those_of_all_images() -> None:
 
 
 def test_both_gradients_in_one_graph_are_no_product() -> None:
-    """They read the same gradient as two matrices."""
+    """The two gradients read the same dy as different matrices."""
     builder = CaseBuilder(Layout.CHANNELS_LAST)
     dy, x, w = (builder.tensor(dims, DataType.HALF) for dims in ((2, 8, 4, 4), (2, 16, 4, 4), (8, 16, 1, 1)))
     builder.convolution_data_gradient(dy, w, x.dims, geometry=ONE_TAP, store=DataType.HALF)

@@ -95,7 +95,7 @@ def test_chunks_of_misaligned_rows_are_resident(racing: Runtime, line: str, choi
     ],
 )
 def test_long_narrow_rows_are_cached_unconverted(device: Runtime, line: str, is_as_read: int) -> None:
-    """They are converted if their chunks are resident in shared memory, or their elements are computed from several."""
+    """Rows are converted where their chunks are resident in shared memory, or elements are computed from several."""
     assert shape_of(check(device, line, WIDE))["AS_READ"] == is_as_read
 
 
@@ -396,7 +396,7 @@ def test_rows_too_long_to_sum_gradients_compute_dy_again() -> None:
 
 
 def test_running_statistics_follow_from_the_mean_before_it_is_rounded(device: Runtime) -> None:
-    """They are in fp32 and the mean in fp16, whose rounding would show."""
+    """Running statistics are in fp32 and the mean in fp16, whose rounding would show."""
     builder = CaseBuilder()
     x, momentum = builder.tensor((2, 8, 1, 1), DataType.FLOAT), builder.by_value(4, DataType.FLOAT)
     epsilon = builder.constant(4, DataType.FLOAT, 1e-3)

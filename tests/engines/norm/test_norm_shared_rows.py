@@ -64,7 +64,8 @@ def test_blocks_of_a_grid_share_rows(racing: Runtime, line: str) -> None:
 
 
 def test_gradients_of_many_groups_go_through_a_ring() -> None:
-    """They do if blocks of a persistent grid have several groups; with few groups, a row is cached in registers."""
+    """Rows go through a ring if blocks of a persistent grid have several groups; with few groups they lie in
+    registers."""
     for dims, stages in (("16x256x128x128", 2), ("8x320x64x64", 0)):
         graph = parse_case(f"norm dims={dims} mode=group groups=32 dir=bwd dtype=bf16").graph()
         plan = ENGINE.plan(graph, SM_90A, {})

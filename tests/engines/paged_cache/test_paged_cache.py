@@ -46,7 +46,7 @@ def test_parts_of_the_keys_in_pages(device: Runtime) -> None:
 
 
 def test_entries_beyond_the_length_are_not_read(racing: Runtime) -> None:
-    """They name no page; nor do pages that are not named matter."""
+    """Table entries past the length name no page, and pages that are not named do not matter."""
     case = parse_case("sdpa b=2 h=2 q=3 kv=100 d=16 page=8 lengths=yes stats=yes")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     of = {tensor.name: tensor.uid for tensor in graph.inputs}

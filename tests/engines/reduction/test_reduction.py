@@ -287,7 +287,7 @@ def test_large_reductions_fill_the_device(dims: tuple[int, ...], axes: tuple[int
 def test_large_planes_have_a_block_and_slices_where_these_would_be_too_few(
     dims: tuple[int, ...], width: int, slices: int
 ) -> None:
-    """They also have one where slices would take longer than another launch."""
+    """A plane also has one block where slices would take longer than another launch."""
     plan = plan_of(dims, (0, 2))
     chosen = dict(plan.choices)
     assert (chosen[KnobType.THREADS_PER_ROW], chosen[KnobType.SPLIT_K_SLC]) == (width, slices)

@@ -46,7 +46,7 @@ def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None
     ],
 )
 def test_bulk_copies_bring_the_next_row(racing: Runtime, line: str, choices: dict[KnobType, int], how: int) -> None:
-    """They do so for the part of the row that lies in one tensor."""
+    """Bulk copies bring the part of the row that lies in one tensor."""
     arch = SM_90A.with_sm_count(1)
     plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.READ_AHEAD: 3}, arch)
     assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == how
@@ -66,7 +66,7 @@ def test_bulk_copies_bring_the_next_row(racing: Runtime, line: str, choices: dic
     ],
 )
 def test_warps_begin_at_memory_lines(racing: Runtime, line: str, line_groups: int) -> None:
-    """They do even if rows do not; a block has 256 groups in all."""
+    """Warps begin at memory lines even if rows do not; a block has 256 groups in all."""
     plan = check_case(racing, ENGINE, f"softmax {line}", LINES, SM_90A.with_sm_count(1))
     assert shape_of(plan)["LINE_GROUPS"] == line_groups
 

@@ -219,7 +219,7 @@ def test_parts_have_as_many_rounds_as_waste_few_blocks(sizes: tuple[int, ...], b
 
 
 def test_parts_of_a_concatenation_have_rounds(device: Runtime) -> None:
-    """They do in rows, which the last rounds lack, and in tiles."""
+    """Blocks walk over parts in rounds: in rows, which the last rounds lack, and in tiles."""
     for line in (
         "transform op=concat dims=8200x0 axis=1 parts=8,24,16 dtype=bf16",
         "transform op=concat dims=3x0x5x5 axis=1 parts=20,40 out_layout=nhwc dtype=fp32",
@@ -307,7 +307,7 @@ def test_more_elements_than_32_bits_count() -> None:
 
 @pytest.mark.parametrize(("data_type", "accesses"), [(DataType.BFLOAT16, 8), (DataType.FLOAT, 4), (DataType.DOUBLE, 2)])
 def test_whole_tiles_move_16_bytes_at_a_time(data_type: DataType, accesses: int) -> None:
-    """They do on both sides and through shared memory; the compiler may split vectors."""
+    """Accesses are wide on both sides and through shared memory; the compiler may split vectors."""
     builder = CaseBuilder()
     builder.transpose(builder.tensor((256, 256), data_type), (1, 0), store=data_type)
     source = SourceTree().read(ENGINE.plan(builder.graph(), SM_90A, {}).kernels[0])

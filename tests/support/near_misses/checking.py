@@ -107,7 +107,7 @@ def wrong_runs(runtime: Runtime, known: Known, seed: int, counts: dict[bool, int
             continue
         try:
             found = wrong_run(runtime, near_miss, engine)
-        except Exception as error:  # which spoils the device
+        except Exception as error:  # an error spoils the device
             return [*problems, f"{where}, {engine.name}: {type(error).__name__}: {error}"]
         problems += [f"{where}, {engine.name}: {found}"] if found else []
     return problems

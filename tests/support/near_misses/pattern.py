@@ -76,7 +76,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Known:
-    """A pattern by what draws it.  engines: those that take it, among others; ``composite`` where none takes it
+    """A pattern by what draws it.  engines: the engines that take it, among others; ``composite`` where none takes it
     whole."""
 
     draw: Callable[[Sketch], None]

@@ -120,7 +120,7 @@ def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dic
     q, k, v, o, d_o = (
         [copy.bfloat16() for copy in data[name]] if case.is_fp8 else data[name] for name in ("q", "k", "v", "o", "d_o")
     )
-    stats, largest = data["stats"], [None] * (len(data.outputs()) - 3)  # which no peer has
+    stats, largest = data["stats"], [None] * (len(data.outputs()) - 3)  # no peer gives them
     is_causal, keys, scale = case.right == 0, case.kv or case.q, case.d**-0.5
     # The call takes a seed and an offset although nothing is dropped.
     seed, offset = torch.zeros(2, device="cuda", dtype=torch.uint64), torch.zeros((), device="cuda", dtype=torch.int64)

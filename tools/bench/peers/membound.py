@@ -61,7 +61,7 @@ def pointwise_peers(case: PointwiseCase, data: CaseData) -> dict[str, Peer]:
         value, stored = run_chain(case.ops, x, iter(operands))
         return [*stored, value]
 
-    torch.compiler.reset()  # it remembers by code, which every case shares, and gives up after a few of them
+    torch.compiler.reset()  # the compiler remembers by code, which cases share, and gives up after a few
     compiled = torch.compile(chain, dynamic=False)
     return {
         "torch": lambda slot: chain(*(copies[slot] for copies in inputs)),
@@ -102,7 +102,7 @@ def rope_peers(case: RopeCase, data: CaseData) -> dict[str, Peer]:
         rows = torch.cat([passed, low * cosine - high * sine, high * cosine + low * sine], dim=3)
         return (case.scale * rows).to(dtype)
 
-    torch.compiler.reset()  # it remembers by code, which every case shares, and gives up after a few of them
+    torch.compiler.reset()  # the compiler remembers by code, which cases share, and gives up after a few
     compiled = torch.compile(rotated, dynamic=False)
     return {"torch.compile": lambda slot: compiled(x[slot], freqs[slot])}
 

@@ -1,8 +1,8 @@
 """Accesses of the async proxy (bulk and tensor copies, ``wgmma``), and mbarriers, as the race detector follows them.
 
 Accesses of asynchronous work are checked at issue against what the issuing warp knows. They are noted under the column
-of the mbarrier or commit group that completes them, with the number of its phase or group. Those who have waited for it
-know them, and those who have learned from them. PTX ISA manual, "Async proxy", "mbarrier", "wgmma".
+of the mbarrier or commit group that completes them, with the number of its phase or group. Warps that have waited for
+it know them, and so do the warps that have learned from these. PTX ISA manual, "Async proxy", "mbarrier", "wgmma".
 """
 
 from __future__ import annotations

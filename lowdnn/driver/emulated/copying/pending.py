@@ -33,7 +33,7 @@ class PendingCopy:
 
 
 class PendingCopies:
-    """All of them, oldest first."""
+    """The copies under way, oldest first."""
 
     def __init__(self) -> None:
         self._copies: list[PendingCopy] = []

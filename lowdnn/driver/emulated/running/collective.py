@@ -138,7 +138,7 @@ def _before(
 
 
 def _numbers_of(group: Group, product: MatrixProduct, registers: tuple[Any, ...], side: str) -> Array:
-    """A fragment as matrices. Those taken apart last are kept: tiles use each fragment for several products.
+    """A fragment as matrices. The last ones are kept, since tiles use each fragment for several products.
 
     Registers are told apart by identity; a kept entry holds them, so nobody changes them in place.
     """

@@ -147,7 +147,7 @@ __device__ __forceinline__ u32 band_pair(const X_TYPE* weights) {
   return *reinterpret_cast<const u32*>(&pair);
 }
 
-// It also catches sums that are rightly NaN, from infinities of both signs: computed again they stay NaN.
+// Whether a sum is computed again. Sums that are rightly NaN, from infinities of both signs, stay NaN then.
 __device__ __forceinline__ bool is_nan(f32 x) { return x != x; }
 
 // The sum of the target whose samples begin at x.

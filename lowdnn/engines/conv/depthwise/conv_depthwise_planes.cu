@@ -75,7 +75,7 @@ struct Weights {
 struct Targets {
   Functor::Cursor first, next_plane, next_row, next_column;  // cursor of the first target; steps to the next
   i32 channel;
-  i32 rows, columns;  // those from the first target on that exist, possibly more than ROWS and COLUMNS
+  i32 rows, columns;  // rows and columns that exist from the first target on, possibly more than ROWS and COLUMNS
 
   __device__ __forceinline__ Targets(const Params& p, bool exists, i32 image, i32 channel_, i32 plane, i32 row,
                                      i32 column)

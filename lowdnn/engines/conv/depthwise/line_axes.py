@@ -123,7 +123,7 @@ class LineGeometry:
     @property
     def _axis_of_tensor(self) -> int:
         placed = self.geometry.placed[self.line]
-        assert placed is not None  # it has taps
+        assert placed is not None  # since the line has taps
         return placed
 
 

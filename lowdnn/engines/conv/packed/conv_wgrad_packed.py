@@ -108,7 +108,7 @@ class _Problem:
 class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
     """See the module's docstring.
 
-    engines: those that may compute the gradient of packs.  reduction: the engine of its sum.
+    engines: the engines that may compute the gradient of packs.  reduction: the engine of its sum.
     """
 
     name = "conv_wgrad_packed"

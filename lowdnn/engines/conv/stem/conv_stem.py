@@ -63,7 +63,7 @@ class _Problem:
 
 
 class ConvStem(ProblemEngine[_Problem], Floored):
-    """See the module's docstring.  engines: those that may compute the convolution of phases."""
+    """See the module's docstring.  engines: the engines that may compute the convolution of phases."""
 
     name = "conv_stem"
     index = 13

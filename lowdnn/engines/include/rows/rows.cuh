@@ -67,7 +67,7 @@ struct RowTile {
   static constexpr int GROUP_ROWS = GROUP_ROWS_;  // rows that share statistics
   static constexpr int LINE = LINE_;  // groups that the start of a warp's accesses is a multiple of
   static constexpr bool WHOLE = WHOLE_;  // whether THREAD_GROUPS of each thread make a row
-  static constexpr int GROUP_BLOCKS = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // that a normalisation group is spread over
+  static constexpr int GROUP_BLOCKS = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks of a normalisation group
   typedef Index_ Index;
   // Whether whole chunks have code of their own. It pays if groups are not a constant number of bytes apart, and in
   // long rows of one axis that blocks of a grid share.
