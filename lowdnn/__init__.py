@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from lowdnn.frontend.streams import create_event, create_stream
     from lowdnn.frontend.workspace_pool import WorkspacePool
     from lowdnn.ops.tensor import channels_last_strides
+    from lowdnn.runtime.bundle import Bundle
+    from lowdnn.runtime.bundle_file import load_bundle
     from lowdnn.runtime.plan_cache import PlanCache
 
 __version__ = "0.2.0"
 __all__ = [
+    "Bundle",
     "DeviceTensor",
     "Handle",
     "PlanCache",
@@ -27,11 +30,13 @@ __all__ = [
     "create_stream",
     "empty",
     "from_numpy",
+    "load_bundle",
     "pygraph",
     "zeros",
 ]
 
 _HOMES = {
+    "Bundle": "lowdnn.runtime.bundle",
     "Handle": "lowdnn.backend.handle",
     "DeviceTensor": "lowdnn.frontend.device_tensor",
     "channels_last_strides": "lowdnn.ops.tensor",
@@ -40,6 +45,7 @@ _HOMES = {
     "create_stream": "lowdnn.frontend.streams",
     "empty": "lowdnn.frontend.device_tensor",
     "from_numpy": "lowdnn.frontend.device_tensor",
+    "load_bundle": "lowdnn.runtime.bundle_file",
     "pygraph": "lowdnn.frontend.python_graph",
     "PlanCache": "lowdnn.runtime.plan_cache",
     "WorkspacePool": "lowdnn.frontend.workspace_pool",

@@ -24,10 +24,12 @@ from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.bundled_plans import BundledPlans
 from lowdnn.heuristics.kernels_at_hand import KnownChoices
 from lowdnn.heuristics.ranking import Candidate, Ranking, rank
 from lowdnn.heuristics.tuning.record_books import records_of
 from lowdnn.plan import Plan
+from lowdnn.runtime.bundle import Bundle
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.runtime.loaded_plan import LoadedPlan
@@ -49,7 +51,8 @@ class Handle(ProcessBound):
     stream: the CUstream as an integer.  arch: the device's facts.  engines: the engines that may run here, by global
     index.
     cuda_device: the GPU's ordinal; None for the emulated device.
-    records: the tuning records that plans follow.  plan_cache: the loaded plans that are kept.
+    bundled_plans, records: the plans of bundles and the tuning records that plans follow, the former first.
+    plan_cache: the loaded plans that are kept.
     loader: the runtime that loads them; another one than ``runtime`` where the cache is shared.
     last_error: the message of the last call on this handle that failed, or "".
     known_choices: engines and knobs whose kernels are likely to be at hand (``at_hand``).
@@ -71,6 +74,7 @@ class Handle(ProcessBound):
         self.engines = ENGINES if engine_set is None else EngineSet.of(engine_set)
         self.cuda_device = _cuda_device(runtime)
         self.arch = _arch_from(runtime.driver, runtime.context.device, runtime.context.attribute)
+        self.bundled_plans = BundledPlans(self.arch, runtime.shipped, runtime.counters)
         self.records = records_of(runtime.config, runtime.sources, takes_estimates=self.cuda_device is None)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
@@ -94,6 +98,7 @@ class Handle(ProcessBound):
         policy: str | None = None,
         faults: str = "",
         compile_policy: CompilePolicy | str | None = None,
+        bundle: Bundle | None = None,
         config: Config | None = None,
         plan_cache: PlanCache | None = None,
     ) -> Self:
@@ -101,8 +106,9 @@ class Handle(ProcessBound):
 
         ordinal: the device's number.  arch, policy: choices of the emulated device.  faults: calls of the driver that
         are to fail, as in ``driver.open_driver``.  compile_policy: ``wait``, ``avoid`` or ``background``
-        (``config.CompilePolicy``).  config: the environment's, if left out.
-        plan_cache: shared with other handles; by default one of the handle's own.
+        (``config.CompilePolicy``).  bundle: kernels and choices of plans for this device (``load_bundle``).
+        plan_cache: shared with other handles; by default one of the handle's own.  config: the environment's, if left
+        out.
         """
         settings = config or Config.from_environment()
         settings = replace(
@@ -112,7 +118,7 @@ class Handle(ProcessBound):
             emulated_policy=policy or settings.emulated_policy,
             compile_policy=settings.compile_policy if compile_policy is None else _compile_policy(compile_policy),
         )
-        runtime = Runtime.open(device=ordinal, config=settings, faults=faults)
+        runtime = Runtime.open(device=ordinal, config=settings, faults=faults, bundle=bundle)
         handle = cls.__new__(cls)
         try:
             Handle.__init__(handle, runtime, plan_cache=plan_cache)  # a subclass's constructor may take other arguments
@@ -171,11 +177,11 @@ class Handle(ProcessBound):
         self._watch(graph, loaded)
 
     def rank(self, graph: OperationGraph, mode: HeurMode, arch: ArchSpec | None = None) -> Ranking:
-        """The engines that take ``graph``, fastest first, with the handle's tuning records.
+        """The engines that take ``graph``, fastest first, behind the plans of bundles and of tuning records.
 
         arch: the facts to plan for, if not the device's own: it with a part of its multiprocessors, or another device.
         """
-        return rank(graph, arch or self.arch, mode, self.engines, self.records)
+        return rank(graph, arch or self.arch, mode, self.engines, self.records, self.bundled_plans)
 
     def companion(self, kind: type[CompanionT]) -> CompanionT:
         """The object of ``kind`` that the handle keeps until it is closed, made by ``kind()`` at the first call."""

@@ -75,6 +75,19 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if all(damage.is_removed for damage in verdict.damaged) else 1
 
 
+def _export(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.bundles import export_bundle
+
+    config = Config.from_environment()
+    return export_bundle(arguments, _kept() if config.disk_cache and config.cache_dir is not None else None)
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.bundles import import_bundle_file
+
+    return import_bundle_file(arguments, _kept())
+
+
 def _tell(removed: Removed, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(asdict(removed))
@@ -128,4 +141,6 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "trim": _trim,
     "clear": _clear,
     "verify": _verify,
+    "export": _export,
+    "import": _import,
 }

@@ -51,7 +51,12 @@ class Handle(BackendHandle):
         plan_cache: shared with other handles; by default one of the handle's own.
         """
         other.check_open("create_handle.same_device_as")
-        runtime = Runtime(other.runtime.driver, device=other.runtime.context.device, config=other.runtime.config)
+        runtime = Runtime(
+            other.runtime.driver,
+            device=other.runtime.context.device,
+            config=other.runtime.config,
+            bundle=other.runtime.bundle,
+        )
         handle = cls.__new__(cls)
         BackendHandle.__init__(handle, runtime, plan_cache=plan_cache)
         return handle

@@ -7,8 +7,10 @@ import sys
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle as BackendHandle
 from lowdnn.config import CompilePolicy
+from lowdnn.documents import shown
 from lowdnn.frontend.handle import Handle, checked_plan_cache
 from lowdnn.mirrored import MIRRORED_CUDNN_VERSION, version_number
+from lowdnn.runtime.bundle import Bundle
 from lowdnn.runtime.plan_cache import PlanCache
 from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError
 
@@ -21,6 +23,7 @@ def create_handle(
     policy: str | None = None,
     faults: str = "",
     compile_policy: CompilePolicy | str | None = None,
+    bundle: Bundle | None = None,
     same_device_as: BackendHandle | None = None,
     plan_cache: PlanCache | None = None,
 ) -> Handle:
@@ -31,13 +34,15 @@ def create_handle(
     ``compile_policy`` (default: LOWDNN_COMPILE): a graph whose best plan would have to be compiled waits for it
     (``wait``), takes the best plan whose kernels are loaded or on disk (``avoid``), or takes that one until the better
     plan has been compiled meanwhile (``background``).
+    ``bundle`` comes from ``lowdnn.load_bundle``: its graphs are planned by its choices, its kernels are not compiled.
     ``same_device_as``: a handle whose device the new one is for, in the place of the arguments before. Handles of one
     GPU share memory, streams and events anyway; otherwise each handle has an emulated device of its own.
     ``plan_cache``: shared with other handles, as ``lowdnn.PlanCache`` says; by default one of the handle's own.
     """
     cache = checked_plan_cache(plan_cache, "create_handle.plan_cache")
     if same_device_as is not None:
-        if device is not None or ordinal or arch is not None or policy is not None or faults or compile_policy:
+        others = (device, arch, policy, compile_policy, bundle)
+        if ordinal or faults or any(given is not None for given in others):
             raise BadParamError.at("create_handle.same_device_as", expected="no other argument", got="others too")
         return Handle.on_device_of(_checked(same_device_as), cache)
     return Handle.open(
@@ -47,6 +52,7 @@ def create_handle(
         policy=policy,
         faults=faults,
         compile_policy=compile_policy,
+        bundle=_bundle(bundle),
         plan_cache=cache,
     )
 
@@ -111,6 +117,13 @@ def _text(source: object) -> str:
         return source if isinstance(source, str) else source.decode()
     except UnicodeDecodeError as error:
         raise BadParamError.at(where, expected="text in UTF-8", got=str(error)) from None
+
+
+def _bundle(bundle: object) -> Bundle | None:
+    if bundle is not None and not isinstance(bundle, Bundle):
+        expected = "None, or a Bundle, which load_bundle gives"
+        raise AttributeTypeError.at("create_handle.bundle", expected=expected, got=shown(bundle))
+    return bundle
 
 
 def _checked(handle: object) -> BackendHandle:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lowdnn.arch.specs import ArchSpec
@@ -68,9 +68,8 @@ class PlanList:
     tensors: Mapping[int, Tensor]
     name: str
     cache: kernel_cache | None = None
-    #: Whose tuning records count; none where the graph is planned without one.
+    #: Whose bundles and tuning records count; none where the graph is planned without one.
     handle: Handle | None = None
-    entries: list[PlanEntry] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     rankings: list[Ranking] = field(default_factory=list)
     #: The entry that was chosen by its index while there was no device to load it on.
@@ -79,6 +78,25 @@ class PlanList:
     pinned: PlanEntry | None = None
     #: The entry that ``build`` has taken in place of the first, since its kernels were at hand.
     at_hand: PlanEntry | None = None
+    _entries: list[PlanEntry] = field(default_factory=list)
+    #: Rankings whose candidates nobody has asked for yet.
+    _waiting: list[Ranking] = field(default_factory=list)
+
+    @property
+    def entries(self) -> list[PlanEntry]:
+        """All plans. Those behind the plan of a bundle are ranked when they are first asked for."""
+        while self._waiting:
+            self._rank(self._waiting.pop(0))
+        return self._entries
+
+    def in_turn(self) -> Iterator[PlanEntry]:
+        """As ``entries``, but those behind the plan of a bundle are ranked when their turn comes."""
+        yield from self._entries[:1]
+        yield from self.entries[1:]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries and not self.entries
 
     def query(self, mode: HeurMode) -> None:
         """Adds the candidates of one heuristics mode behind those that are there already."""
@@ -86,9 +104,13 @@ class PlanList:
             ranking = rank(self.graph, self.arch, mode, self.engines)
         else:
             ranking = self.handle.rank(self.graph, mode, self.arch)
-        known = {entry.candidate.engine.name for entry in self.entries if not entry.candidate.choices}
-        self.entries += [PlanEntry(found) for found in ranking.candidates if found.engine.name not in known]
+        if ranking.ready is not None and not any(earlier.ready for earlier in self.rankings):
+            self._entries.append(PlanEntry(ranking.ready))
         self.rankings.append(ranking)
+        if ranking.ready is not None or self._waiting:
+            self._waiting.append(ranking)
+        else:
+            self._rank(ranking)
 
     def add(self, engine: Engine, choices: Mapping[KnobType, int]) -> None:
         """Adds one engine with knob choices; raises BadParamError, NotSupportedError."""
@@ -96,7 +118,7 @@ class PlanList:
 
     def check_support(self) -> None:
         """Raises GraphPatternError, with a reason for each engine, unless a plan is left to build."""
-        if any(not self.barred(entry) for entry in self.entries):
+        if any(not self.barred(entry) for entry in self.in_turn()):
             return
         raise GraphPatternError(f"pygraph {self.name!r}: no engine runs the graph; " + self._reasons())
 
@@ -121,7 +143,7 @@ class PlanList:
             for entry in self.entries:
                 if not self.barred(entry):
                     handle.begin(entry.plan)
-        for entry in self.entries:
+        for entry in self.in_turn():
             if entry is self.pinned:
                 continue
             entry.failure = self.barred(entry)
@@ -139,7 +161,7 @@ class PlanList:
 
         It has the last place of the list, so that the others keep theirs.
         """
-        first = next((entry for entry in self.entries if not self.barred(entry)), None)
+        first = next((entry for entry in self.in_turn() if not self.barred(entry)), None)
         if first is None:
             return None
         taken = choice_at_hand(handle, first.candidate, lambda plan: not self._barred(plan))
@@ -153,7 +175,7 @@ class PlanList:
         """The entry that was chosen or pinned, else the first that no filter leaves out; raises GraphPatternError where
         there is none."""
         self.check_support()
-        return self.chosen or self.pinned or next(entry for entry in self.entries if not self.barred(entry))
+        return self.chosen or self.pinned or next(entry for entry in self.in_turn() if not self.barred(entry))
 
     def at(self, index: int) -> PlanEntry:
         where = f"pygraph {self.name!r}: plan index"
@@ -176,6 +198,11 @@ class PlanList:
         places = range(len(outcomes)) if wanted is None else [self.entries.index(wanted)]
         chosen = next((outcomes[place] for place in places if not outcomes[place].left_out), None)
         return Explanation(outcomes, chosen, *related(self._refusals(), self.engines, self.graph))
+
+    def _rank(self, ranking: Ranking) -> None:
+        asked = {entry.candidate.engine.name for entry in self._entries if not entry.candidate.choices}
+        new = (found for found in ranking.candidates if found is not ranking.ready and found.engine.name not in asked)
+        self._entries += map(PlanEntry, new)
 
     def _reasons(self) -> str:
         """``engine: reason``, a line for each engine of the graph's operations; the others are counted."""

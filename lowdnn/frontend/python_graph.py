@@ -404,7 +404,7 @@ class pygraph(
         if self._prepared is not None:
             return self._prepared
         self._handle = self._handle or handle or self._open_handle()
-        if self._plans is None or not self._plans.entries:
+        if self._plans is None or self._plans.is_empty:
             self.build()
         elif self._plans.chosen is not None:
             self._prepared = self._plans.prepare(self._plans.chosen, self._handle)
@@ -432,7 +432,7 @@ class pygraph(
 
     def _selected(self) -> PlanEntry:
         """The plan that ``execute`` runs; before build_plans the first one not deselected."""
-        entries = self._planned().entries
+        entries = self._planned().in_turn()
         found = next((e for e in entries if self._prepared is not None and e.prepared is self._prepared), None)
         return found or self._planned().first()
 

@@ -3,8 +3,8 @@
 Modes, as cuDNN names them:
 
     INSTANT    every engine that takes the graph, fastest first by the cost model
-    A, B       the same list, behind what was fastest for this very graph where it was measured (``tuning.records``);
-               there is no second, slower model
+    A, B       the same list, behind what a bundle has for this very graph (``bundled_plans``), and what was fastest for
+               it where it was measured (``tuning.records``); there is no second, slower model
     FALLBACK   only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
@@ -19,6 +19,7 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, LastResort, Refusal, keeps_precision
@@ -69,6 +70,13 @@ class Candidate:
         return max(self.plan.workspace_bytes, self.better.workspace_bytes if self.better else 0)
 
 
+class KnownPlans(Protocol):
+    """Candidates that are known beforehand, by graph."""
+
+    def candidate(self, graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Candidate | None:
+        """The candidate for ``graph`` on ``arch``, of one of ``engines``."""
+
+
 class Ranking:
     """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not.
 
@@ -77,29 +85,43 @@ class Ranking:
     """
 
     def __init__(
-        self, graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine], records: Records
+        self,
+        graph: OperationGraph,
+        arch: ArchSpec,
+        mode: HeurMode,
+        engines: Sequence[Engine],
+        records: Records,
+        known: KnownPlans | None = None,
     ) -> None:
         self._graph = graph
         self._arch = arch
         self._engines = engines
         self._mode = mode
         self._records = records
+        self._known = known
         self._planned: dict[int, Candidate] = {}
+
+    @cached_property
+    def ready(self) -> Candidate | None:
+        """The candidate of a bundle, which is the first of all; found without a question to any other engine."""
+        if self._known is None or self._mode not in (HeurMode.A, HeurMode.B):
+            return None
+        return self._known.candidate(self._graph, self._arch, self._engines)
 
     @property
     def best(self) -> Candidate | None:
         """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
-        return next(iter(self._recorded), None) or self._estimated_best
+        return self.ready or next(iter(self._recorded), None) or self._estimated_best
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """Best first."""
-        recorded: dict[Plan, Candidate] = {}
-        for candidate in self._recorded:
+        first: dict[Plan, Candidate] = {}
+        for candidate in filter(None, (self.ready, *self._recorded)):
             for found in (candidate, *_unsplit(candidate)):
-                recorded.setdefault(found.plan, found)
+                first.setdefault(found.plan, found)
         estimated = sorted(self._estimated(), key=_order)
-        return (*recorded.values(), *(found for found in estimated if found.made_plan not in recorded))
+        return (*first.values(), *(found for found in estimated if found.made_plan not in first))
 
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -225,13 +247,18 @@ class Ranking:
 
 
 def rank(
-    graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine], records: Records | None = None
+    graph: OperationGraph,
+    arch: ArchSpec,
+    mode: HeurMode,
+    engines: Sequence[Engine],
+    records: Records | None = None,
+    known: KnownPlans | None = None,
 ) -> Ranking:
     """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not.
 
-    records: a handle's; by default those of the package alone.
+    records: a handle's; by default those of the package alone.  known: plans of bundles, such as a handle has.
     """
-    return Ranking(graph, arch, mode, engines, released_records() if records is None else records)
+    return Ranking(graph, arch, mode, engines, released_records() if records is None else records, known)
 
 
 def candidate_for(engine: Engine, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Candidate:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from lowdnn.runtime.cache_files import (
     by_use,
     evict,
     files_in,
+    locked,
     payload_of,
     read,
     remove,
@@ -109,6 +111,15 @@ class DiskCache:
             with opened(self.directory, makes=True) as folder:
                 self._make_room(folder, key, needed)
                 return self._write_all(folder, key, contents)
+        except OSError as error:
+            self._refused(error)
+            return False
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bool:
+        """As ``put(key, change(get(key)))``, with no other ``update`` in between, whichever process makes it."""
+        try:
+            with opened(self.directory, makes=True) as folder, locked(folder):
+                return self.put(key, change(self.get(key)))
         except OSError as error:
             self._refused(error)
             return False

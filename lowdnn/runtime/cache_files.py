@@ -6,6 +6,7 @@ An entry is a header line ``lowdnn-cache 1 <key> <sha256 of the payload> <length
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
@@ -13,7 +14,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from lowdnn.runtime.cache_directory import EntryFolder
@@ -173,6 +174,16 @@ def distrust(status: os.stat_result) -> str:
         return f"mode {stat.S_IMODE(status.st_mode):04o} lets others write"
     # Several links: one may be a file from elsewhere. None: the entry has just been replaced.
     return "a file with several names" if status.st_nlink > 1 else ""
+
+
+@contextmanager
+def locked(folder: EntryFolder) -> Iterator[None]:
+    """Excludes everybody else who locks the folder, in this process and others. Raises OSError."""
+    fcntl.flock(folder.descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(folder.descriptor, fcntl.LOCK_UN)
 
 
 def write(folder: EntryFolder, name: str, data: bytes) -> None:

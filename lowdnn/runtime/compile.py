@@ -1,4 +1,4 @@
-"""Kernels to images: the store of precompiled PTX, then what a caller keeps, the disk cache, NVRTC.
+"""Kernels to images: bundles, the store of precompiled PTX, then what a caller keeps, the disk cache, NVRTC.
 
 A device that takes machine code gets it from NVRTC, whole, for its own architecture, as the tests assemble it; the disk
 cache keeps it, so that later processes neither compile nor assemble. The driver's linker (cuLinkAddData) would make it
@@ -14,7 +14,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,6 +22,7 @@ from lowdnn.driver import nvrtc
 from lowdnn.driver.nvrtc import Output
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
+from lowdnn.runtime.bundle import PTX, BundledImage, Shipped
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.runtime.module_store import ModuleStore
@@ -50,7 +51,8 @@ class Image:
 class KernelCompiler:
     """Gives the images of a kernel. Safe to share between threads.
 
-    Counts ``store_hits``, ``kept_hits``, ``cache_hits``, ``cache_misses``, ``compiles``, and ``images_refused``.
+    Counts ``bundle_hits``, ``store_hits``, ``kept_hits``, ``cache_hits``, ``cache_misses``, ``compiles``, and
+    ``images_refused``.
     """
 
     def __init__(
@@ -60,10 +62,13 @@ class KernelCompiler:
         store: ModuleStore,
         cache: DiskCache | None,
         counters: Counters,
+        shipped: Sequence[Shipped] = (),
         leaves_assembly: bool = True,
     ) -> None:
-        """leaves_assembly: whether a device that takes machine code may get PTX of the store, which its driver
-        assembles when it is loaded; otherwise it gets machine code of these kernels, too."""
+        """shipped: bundles, whose images come first, in their order.  leaves_assembly: whether a device that takes
+        machine code may get PTX of the store, which its driver assembles when it is loaded; otherwise it gets machine
+        code of these kernels, too."""
+        self._shipped = shipped
         self._leaves_assembly = leaves_assembly
         self._sources = sources
         self._store = store
@@ -76,13 +81,15 @@ class KernelCompiler:
         """Images of ``kernel``, the best first; each is made when the driver has refused those before it.
 
         machine_arch: the architecture whose machine code the device takes, or an empty string.  kept: is asked before
-        the disk cache, and gets what is not of the store. The order is: PTX of the store, where it has the kernel;
-        machine code, where the device takes it and NVRTC knows the architecture; PTX of the disk cache or of NVRTC.
+        the disk cache, and gets what is not of bundles and the store. The order is: machine code and PTX of a bundle,
+        for which NVRTC is not loaded; PTX of the store, where it has the kernel; machine code, where the device takes
+        it and NVRTC knows the architecture; PTX of the disk cache or of NVRTC.
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
         """
         source = self._sources.read(kernel)
-        shipped, own = self._shipped_ptx(source), self._machine_code(source, kernel, machine_arch, kept)
-        yield from chain(own, shipped) if self._assembles_shipped(machine_arch) else chain(shipped, own)
+        yield from self._bundled(source, machine_arch)
+        stored, own = self._stored_ptx(source), self._machine_code(source, kernel, machine_arch, kept)
+        yield from chain(own, stored) if self._assembles_stored(machine_arch) else chain(stored, own)
         if source.digest not in self._store.kernels:
             ptx = self._image(source, kernel, "", kept)
             yield ptx
@@ -92,11 +99,28 @@ class KernelCompiler:
     def is_on_disk(self, kernel: KernelRef, machine_arch: str = "") -> bool:
         """Whether the device gets its first image of ``kernel`` with nothing to compile, by NVRTC or by its driver."""
         source = self._sources.read(kernel)
-        if source.digest in self._store.kernels and not self._assembles_shipped(machine_arch):
+        if any(shipped.has_image(source.digest, machine_arch or PTX) for shipped in self._shipped):
+            return True
+        if source.digest in self._store.kernels and not self._assembles_stored(machine_arch):
             return not machine_arch
         if self._cache is None or not nvrtc.library_file():
             return False
-        return self._cache.has(cache_key(source, machine_arch, self._compiler_build()))
+        return self._cache.has(cache_key(source, machine_arch, self.build()))
+
+    def to_bundle(self, kernel: KernelRef, machine_arch: str) -> list[BundledImage]:
+        """The images that a bundle has to hold of ``kernel``: its machine code where ``machine_arch`` names an
+        architecture, and its PTX unless it is precompiled. They are in the disk cache, or are compiled and put there.
+
+        Raises what ``images`` raises.
+        """
+        source = self._sources.read(kernel)
+        outputs = [machine_arch] if machine_arch else []
+        if source.digest not in self._store.kernels:
+            outputs.append("")
+        return [
+            BundledImage(source.digest, output or PTX, kernel.name, self._image(source, kernel, output, None).data)
+            for output in outputs
+        ]
 
     def refuse(self, kernel: KernelRef, image: Image, error: Exception, kept: KernelImages | None = None) -> None:
         """Drops an image that the driver refuses from the disk cache and from ``kept``."""
@@ -108,12 +132,20 @@ class KernelCompiler:
         if kept is not None and image.key:
             kept.discard(image.key)
 
-    def _assembles_shipped(self, machine_arch: str) -> bool:
+    def _bundled(self, source: KernelSource, machine_arch: str) -> Iterator[Image]:
+        for output in (machine_arch, PTX) if machine_arch else (PTX,):
+            for shipped in self._shipped:
+                data = shipped.image(source.digest, output)
+                if data is not None:
+                    self.counters.add("bundle_hits")
+                    yield Image(data, "" if output == PTX else output)
+
+    def _assembles_stored(self, machine_arch: str) -> bool:
         """Whether NVRTC makes machine code of the store's kernels, too."""
         is_asked = bool(machine_arch) and not self._leaves_assembly
         return is_asked and bool(nvrtc.library_file()) and nvrtc.assembles_for(machine_arch)
 
-    def _shipped_ptx(self, source: KernelSource) -> Iterator[Image]:
+    def _stored_ptx(self, source: KernelSource) -> Iterator[Image]:
         """The PTX of the store, if it has the kernel."""
         stored = self._store.get(source.digest)
         if stored is not None:
@@ -131,7 +163,7 @@ class KernelCompiler:
         """An image that is kept, or one of the disk cache or of NVRTC, which is then kept."""
         if kept is None and self._cache is None:
             return Image(self._compile(source, machine_arch), machine_arch)
-        key = cache_key(source, machine_arch, self._compiler_build())
+        key = cache_key(source, machine_arch, self.build())
         held = None if kept is None else kept.get(key)
         if held is not None:
             self.counters.add("kept_hits")
@@ -154,7 +186,7 @@ class KernelCompiler:
         self._cache.put(key, data, {".cuh": kernel.generated} if kernel.generated else None)
         return Image(data, machine_arch, key)
 
-    def _compiler_build(self) -> str:
+    def build(self) -> str:
         """The build of NVRTC, which is asked once for each of its files: that takes much longer than an entry."""
         if not self._build:
             file = nvrtc.library_file()

@@ -70,15 +70,21 @@ class PlanCache(ProcessBound):
         self._lock = threading.Lock()
 
     def home(self, runtime: Runtime) -> Runtime:
-        """The runtime of the cache on the device of ``runtime``; made at the first call."""
+        """The runtime of the cache on the device of ``runtime``, with its bundle; made at the first call."""
         with self._lock:
             self._check_open()
-            found = next((home for home in self._homes if home.context.is_of_device(runtime.context)), None)
+            same = (home for home in self._homes if home.context.is_of_device(runtime.context))
+            found = next((home for home in same if home.bundle is runtime.bundle), None)
             if found is None:
                 # The handle's runtime logs already.
                 config = replace(runtime.config, log_level="off")
-                device = runtime.context.device
-                found = Runtime(runtime.driver, device=device, config=config, sources=runtime.sources)
+                found = Runtime(
+                    runtime.driver,
+                    device=runtime.context.device,
+                    config=config,
+                    sources=runtime.sources,
+                    bundle=runtime.bundle,
+                )
                 self._homes.append(found)
             return found
 

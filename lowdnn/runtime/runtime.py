@@ -9,15 +9,18 @@ from functools import partial
 from threading import RLock
 from typing import Final
 
+from lowdnn.arch.specs import spec_for
 from lowdnn.config import CompilePolicy, Config
 from lowdnn.driver import open_driver
-from lowdnn.driver.base import Driver
+from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.events import Counters, emit, event_logger, log_to, range_annotator, stop_logging
 from lowdnn.plan import Plan
 from lowdnn.runtime.ahead import Ahead, Task
+from lowdnn.runtime.bundle import Bundle, Shipped
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import KernelCompiler
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.imported import ImportedBundles
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.modules import ModuleCache
@@ -32,20 +35,33 @@ class Runtime(ProcessBound):
     """Owns the context, the compiler, the loaded modules and the counters. Close it, or use ``with``."""
 
     def __init__(
-        self, driver: Driver, *, device: int = 0, config: Config | None = None, sources: SourceTree | None = None
+        self,
+        driver: Driver,
+        *,
+        device: int = 0,
+        config: Config | None = None,
+        sources: SourceTree | None = None,
+        bundle: Bundle | None = None,
     ) -> None:
-        """``sources``: where kernels are read from, ``lowdnn/engines`` by default."""
+        """sources: where kernels are read from, ``lowdnn/engines`` by default.  bundle: kernels and choices of plans
+        for this device, which come before those that were imported into the disk cache.
+
+        Raises ArchMismatchError for a bundle for another device.
+        """
         self.config = Config.from_environment() if config is None else config
         self.driver = driver
         self.counters = Counters()
         self.context = Context(driver, device)
         self.cache = _disk_cache(self.config)
         self.sources = SourceTree() if sources is None else sources
+        self.bundle = bundle
+        self.shipped = self._shipped()
         self.compiler = KernelCompiler(
             sources=self.sources,
             store=ModuleStore.installed(),
             cache=self.cache,
             counters=self.counters,
+            shipped=self.shipped,
             leaves_assembly=self.config.compile_policy == CompilePolicy.WAIT,
         )
         self._ahead = Ahead(_threads(self.config, driver))
@@ -57,11 +73,17 @@ class Runtime(ProcessBound):
 
     @classmethod
     def open(
-        cls, kind: str | None = None, *, device: int = 0, config: Config | None = None, faults: str = ""
+        cls,
+        kind: str | None = None,
+        *,
+        device: int = 0,
+        config: Config | None = None,
+        faults: str = "",
+        bundle: Bundle | None = None,
     ) -> Runtime:
         """A runtime on a driver of this kind (``auto``, ``cuda``, ``emulated``); by default the configuration's.
 
-        ``faults``: calls of the driver that are to fail, as in ``open_driver``.
+        faults: calls of the driver that are to fail, as in ``open_driver``.  bundle: as for the class.
         """
         chosen = Config.from_environment() if config is None else config
         driver = open_driver(
@@ -70,7 +92,7 @@ class Runtime(ProcessBound):
             policy=chosen.emulated_policy,
             faults=faults,
         )
-        return cls(driver, device=device, config=chosen)
+        return cls(driver, device=device, config=chosen, bundle=bundle)
 
     def begin(self, plan: Plan) -> None:
         """Begins to compile the kernels of a plan that is about to be loaded, in other threads."""
@@ -99,6 +121,18 @@ class Runtime(ProcessBound):
         loaded = LoadedPlan(plan, self.context, self.modules, annotate=self._annotate, checks_ranges=self.config.debug)
         self.counters.add("plans_loaded")
         return loaded
+
+    def _shipped(self) -> tuple[Shipped, ...]:
+        """The bundle, and those that were imported for devices like this one."""
+        arch = spec_for(*self.context.compute_capability).name
+        sm_count = self.context.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT)
+        found: list[Shipped] = []
+        if self.bundle is not None:
+            self.bundle.check_device(arch, sm_count)
+            found.append(self.bundle)
+        if self.cache is not None:
+            found.append(ImportedBundles(self.cache, arch, sm_count))
+        return tuple(found)
 
     def _load_here(self, plan: Plan) -> LoadedPlan:
         try:

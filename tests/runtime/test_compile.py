@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from lowdnn.driver import nvrtc
+from lowdnn.engines.registry import ENGINES
 from lowdnn.events import Counters
 from lowdnn.plan import KernelRef
+from lowdnn.runtime.bundle import Bundle
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import KernelCompiler, cache_key, compile_source, lowered, machine_arch_of
 from lowdnn.runtime.module_store import ModuleStore
@@ -208,3 +210,51 @@ def test_cache_key_depends_on_source_output_and_compiler(sources: SourceTree) ->
 def test_compiling_is_reproducible(sources: SourceTree) -> None:
     source = sources.read(KERNEL)
     assert compile_source(source) == compile_source(source)
+
+
+def shipped(compiler: KernelCompiler, *machine_archs: str) -> Bundle:
+    images = {
+        (image.source, image.output): image for arch in machine_archs for image in compiler.to_bundle(KERNEL, arch)
+    }
+    return Bundle("sm_90a", 132, "", tuple(images.values()), ())
+
+
+def test_images_of_a_bundle_come_first_and_nvrtc_is_not_asked(
+    sources: SourceTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_code, ptx = make_compiler(sources, None).images(KERNEL, "sm_90")
+    bundle = shipped(make_compiler(sources, None), "sm_90")
+    compiler = KernelCompiler(
+        sources=sources, store=ModuleStore(None), cache=None, counters=Counters(), shipped=(bundle,)
+    )
+    with monkeypatch.context() as patch:
+        for name in ("_library", "_library_path"):
+            patch.setattr(nvrtc, name, lambda: pytest.fail("NVRTC was loaded"))
+        images = compiler.images(KERNEL, "sm_90")
+        assert [next(images), next(images)] == [machine_code, ptx], "PTX where the driver refuses the machine code"
+        assert first_image(compiler) == ptx.data
+        assert first_image(compiler, machine_arch="sm_86") == ptx.data, "a device that its machine code is not for"
+        assert counts(compiler) == {"bundle_hits": 4}
+    assert next(images) == machine_code, "and what is compiled, where it refuses both"
+    other = replace(KERNEL, generated=KERNEL.generated + "// changed")
+    first_image(compiler, other, "sm_90")
+    assert counts(compiler)["compiles"] == 2, "a kernel that has changed is not the bundle's"
+
+
+def test_the_first_bundle_that_has_an_image_gives_it(sources: SourceTree) -> None:
+    bundle = shipped(make_compiler(sources, None), "")
+    empty, other = (Bundle("sm_90a", 132, "", images, ()) for images in ((), (replace(bundle.images[0], data=b"x"),)))
+    compiler = KernelCompiler(
+        sources=sources, store=ModuleStore(None), cache=None, counters=Counters(), shipped=(empty, bundle, other)
+    )
+    assert first_image(compiler) == bundle.images[0].data
+
+
+def test_a_precompiled_kernel_needs_no_ptx_in_a_bundle() -> None:
+    store = ModuleStore.installed()
+    kernel = next(kernel for engine in ENGINES for kernel in engine.precompiled())
+    source = SourceTree().read(kernel)
+    compiler = KernelCompiler(sources=SourceTree(), store=store, cache=None, counters=Counters())
+    (image,) = compiler.to_bundle(kernel, machine_arch_of(kernel, (9, 0)))
+    assert (image.source, image.output) == (source.digest, machine_arch_of(kernel, (9, 0)))
+    assert compiler.to_bundle(kernel, "") == []

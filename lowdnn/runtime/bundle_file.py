@@ -1,0 +1,92 @@
+"""Files of bundles: whose they may be, and how they are written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from lowdnn.documents import shown
+from lowdnn.runtime.bundle import Bundle, bundle_bytes, bundle_from
+from lowdnn.status import BadParamError, SizeInsufficientError
+
+#: The most bytes of a bundle: it is read into memory.
+MAX_BUNDLE_BYTES = 1 << 30
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
+    """The kernels and choices of plans in a file that ``lowdnn cache export`` wrote, for ``create_handle(bundle=)``.
+
+    trust: has to be True. A bundle holds machine code, which runs on the device with all rights of this process and is
+    checked for damage alone: load only what you have made, or had from somebody whom you would let run a program here.
+    The file has to be the user's or root's, and no one else may write it. All of it is checked before this returns.
+
+    Raises BadParamError for a file that is damaged or that others may write, SerializationVersionMismatchError for one
+    of another version, SizeInsufficientError for one of more than MAX_BUNDLE_BYTES.
+    """
+    where = f"bundle {shown(os.fspath(path))}"
+    if trust is not True:
+        raise BadParamError.at(
+            f"{where}: trust",
+            expected="True, from a caller who trusts its maker, since its machine code runs as it is",
+            got=shown(trust),
+            hint="say trust=True, or lowdnn cache import --trust",
+        )
+    return bundle_from(_content(path, where), where)
+
+
+def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> int:
+    """Writes a file of the bundle, which replaces another all at once; returns its bytes.
+
+    Only the user may write the file. Raises BadParamError where it cannot be written.
+    """
+    content = bundle_bytes(bundle)
+    temporary = Path(path).with_name(f".{Path(path).name[:64]}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(temporary, _WRITE_FLAGS, 0o644)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                # The mode of a new file follows from the caller's umask, which may let a group write.
+                os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~0o022)
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink()
+            raise
+    except (OSError, ValueError) as error:  # ValueError: the name is no path
+        where = f"bundle {shown(os.fspath(path))}"
+        raise BadParamError.at(where, expected="a file that can be written", got=error) from None
+    return len(content)
+
+
+def _content(path: str | os.PathLike[str], where: str) -> bytes:
+    try:
+        # Opening a device may do something, so that the file is looked at before and afterwards.
+        _check(os.stat(path), where)
+        with open(path, "rb", opener=lambda name, _: os.open(name, _READ_FLAGS)) as file:
+            status = os.fstat(file.fileno())
+            _check(status, where)
+            return file.read(status.st_size)
+    except BadParamError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: the name is no path
+        raise BadParamError.at(where, expected="a readable file", got=error) from None
+
+
+def _check(status: os.stat_result, where: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise BadParamError.at(where, expected="a regular file", got=stat.filemode(status.st_mode))
+    if status.st_uid not in (os.getuid(), 0):
+        expected = f"a file of user {os.getuid()} or of root"
+        raise BadParamError.at(f"{where}: owner", expected=expected, got=f"user {status.st_uid}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        expected = "a file that its owner alone may write"
+        got = f"{stat.S_IMODE(status.st_mode):04o}"
+        raise BadParamError.at(f"{where}: mode", expected=expected, got=got, hint="chmod go-w")
+    if status.st_size > MAX_BUNDLE_BYTES:
+        raise SizeInsufficientError.at(where, expected=f"at most {MAX_BUNDLE_BYTES} bytes", got=status.st_size)

@@ -1,0 +1,169 @@
+"""``lowdnn cache export`` and ``import``: what another process then does without a compiler."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lowdnn
+from lowdnn.cli.main import main
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import ArchMismatchError, AttributeTypeError
+from tests.support.errors import raises
+
+CASES = {
+    "product": "matmul m=40 n=48 k=32 b=1 dtype=fp16 epilogue=bias+relu",
+    "norm": "softmax dims=4x100 dtype=fp16",
+    "network": "rnn cell=gru t=2 b=2 i=16 h=16 dtype=fp16",
+}
+
+#: Runs graphs in the ways of the library, and tells what was compiled and loaded.
+PROGRAM = """
+import json, sys
+import numpy as np
+import lowdnn, lowdnn.adv as adv, lowdnn.capi
+import lowdnn.frontend as cudnn
+from lowdnn.cases import parse_case
+from lowdnn.cli.execution import run_graph
+from lowdnn.enums import HeurMode
+
+bundle = lowdnn.load_bundle(sys.argv[1], trust=True) if sys.argv[1] else None
+facts = {}
+with lowdnn.create_handle("emulated", bundle=bundle) as handle:
+    half, single = cudnn.data_type.HALF, cudnn.data_type.FLOAT
+    graph = cudnn.pygraph(io_data_type=half, intermediate_data_type=single, compute_data_type=single, handle=handle)
+    dims = {"a": (1, 40, 32), "b": (1, 32, 48), "bias": (1, 1, 48)}
+    a, b, bias = (graph.tensor(each, name=name) for name, each in dims.items())
+    graph.relu(graph.add(graph.matmul(a, b), bias)).set_output(True).set_name("y").set_data_type(half)
+    values = {name: np.ones(each, np.float16) for name, each in dims.items()}
+    facts["y"] = float(graph.run(**values)["y"].numpy().max())
+    facts["engines"] = sorted(handle.engines._made)
+    facts["plans"] = graph.get_execution_plan_count()
+    for text in sys.argv[2:]:
+        case = parse_case(text)
+        found = handle.rank(case.graph(), HeurMode.A).best
+        run_graph(handle, case.graph(), found.plan, case.inputs(1, exact=False), repeats=0)
+    facts["counters"] = handle.runtime.counters.snapshot()
+facts["is_nvrtc_loaded"] = "nvrtc" in open("/proc/self/maps").read() or "cuda.bindings.nvrtc" in sys.modules
+print(json.dumps(facts))
+"""
+
+
+def process(bundle: str, *texts: str) -> dict[str, Any]:
+    """Runs the program, and returns the facts that it tells."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, bundle, *texts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "cases.txt"
+    path.write_text("# lowdnn cases with counts\n" + "".join(f"12\t{case}\n" for case in CASES.values()))
+    return path
+
+
+@pytest.fixture
+def bundle(log: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = log.with_name("service.bundle")
+    assert main(["cache", "export", "--log", str(log), "--arch", "sm_90a", "-o", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["arch"], facts["sm_count"], facts["plans"]) == ("sm_90a", 132, 3)
+    assert facts["machine_code"] >= 3
+    assert facts["bytes"] == path.stat().st_size
+    return path
+
+
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("LOWDNN_CACHE_DIR", str(tmp_path / "empty"))
+    return tmp_path / "empty"
+
+
+def check_nothing_compiled(facts: dict[str, Any]) -> None:
+    counters = facts["counters"]
+    assert not facts["is_nvrtc_loaded"]
+    assert not {"compiles", "cache_misses", "images_refused", "bundled_plans_refused"} & counters.keys()
+    assert counters["bundled_plans"] == len(CASES)
+    assert counters["bundle_hits"] >= 1
+    assert facts["engines"] == ["matmul_wgmma"], "the other engines are not imported"
+    assert facts["y"] == 33.0
+
+
+def test_a_process_with_a_bundle_compiles_nothing(bundle: Path, empty_cache: Path) -> None:
+    texts = (CASES["norm"], CASES["network"])
+    facts = process(str(bundle), *texts)
+    check_nothing_compiled(facts)
+    without = process("", *texts)
+    assert without["is_nvrtc_loaded"]
+    assert without["counters"]["compiles"] >= 1
+    assert without["plans"] == facts["plans"], "the others are ranked behind it when somebody asks"
+    assert without["y"] == facts["y"]
+
+
+def test_a_process_behind_an_import_compiles_nothing(
+    bundle: Path, empty_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", "import", str(bundle)]) == 2
+    assert "trust: expected True, from a caller who trusts its maker" in capsys.readouterr().err
+    assert not empty_cache.exists()
+    assert main(["cache", "import", str(bundle), "--trust"]) == 0
+    assert str(empty_cache) in capsys.readouterr().out
+    check_nothing_compiled(process("", CASES["norm"], CASES["network"]))
+    assert main(["cache", "verify"]) == 0
+
+
+def test_a_bundle_of_another_device_is_refused(bundle: Path) -> None:
+    found = lowdnn.load_bundle(bundle, trust=True)
+    with raises(ArchMismatchError, "bundle.arch", expected="sm_80, as this device", got="sm_90a"):
+        lowdnn.create_handle("emulated", arch="sm_80", bundle=found)
+    with raises(AttributeTypeError, "create_handle.bundle", expected="None, or a Bundle", got=repr(str(bundle))):
+        lowdnn.create_handle("emulated", bundle=str(bundle))  # type: ignore[arg-type]
+    with lowdnn.create_handle("emulated", bundle=found) as handle:
+        assert lowdnn.create_handle(same_device_as=handle).runtime.bundle is found
+
+
+def test_a_shared_plan_cache_loads_from_the_bundle_of_each_handle(bundle: Path) -> None:
+    found = lowdnn.load_bundle(bundle, trust=True)
+    with lowdnn.PlanCache() as cache, lowdnn.create_handle("emulated", bundle=found, plan_cache=cache) as first:
+        others = [lowdnn.create_handle(same_device_as=first, plan_cache=cache) for _ in range(2)]
+        assert {other.loader for other in others} == {first.loader}
+        assert first.loader.bundle is found
+        runtime = Runtime(first.runtime.driver, config=first.runtime.config)
+        assert cache.home(runtime).bundle is None
+        runtime.close()
+        for other in others:
+            other.close()
+
+
+def test_a_damaged_file_imports_nothing(bundle: Path, empty_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = bundle.read_bytes()
+    bundle.write_bytes(content[:-1])
+    assert main(["cache", "import", str(bundle), "--trust"]) == 2
+    assert f"BAD_PARAM bundle '{bundle}'.images: expected" in capsys.readouterr().err
+    assert not empty_cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--arch", "sm_90a"], "cache.export.cases: expected at least one case, got none"),
+        (["nothing", "--arch", "sm_90a"], "case: expected a line that starts with"),
+        (["rope b=1 h=1 s=8 d=8", "--arch", "sm_9"], "arch: expected one of sm_80"),
+        (["rope b=1 h=1 s=8 d=8", "--arch", "sm_80", "--sm-count", "0"], "cache.export.sm_count: expected 1 to 4096"),
+        (["rope b=1 h=1 s=8 d=8", "--arch", "sm_80", "--jobs", "0"], "cache.export.jobs: expected at least 1, got 0"),
+        (["--log", "/nowhere", "--arch", "sm_80"], "expected a readable file after @"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["cache", "export", *arguments, "-o", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
