@@ -27,7 +27,10 @@ from lowdnn.frontend.refused_names import REFUSED_GROUPS
 
 @dataclass(frozen=True)
 class Ignored:
-    """Arguments that are checked, and change nothing.  of: the functions; methods of pygraph by their names alone."""
+    """Arguments that are checked, and change nothing.
+
+    of: the functions; methods of pygraph, and C functions, by their names alone.
+    """
 
     arguments: tuple[str, ...]
     of: tuple[str, ...]
@@ -39,6 +42,9 @@ _SDPA = ("sdpa", "sdpa_fp8", "sdpa_backward", "sdpa_fp8_backward")
 _MOVES = ("reshape", "transpose", "slice", "concatenate")
 _NORMS = ("batchnorm", "layernorm", "rmsnorm", "instancenorm", "groupnorm", "adalayernorm", "lrn")
 _IN_FLOAT = (*_NORMS, "divisive_normalization", "rope")
+
+_BATCH_NORMS = ("cudnnBatchNormalizationForwardTrainingEx", "cudnnBatchNormalizationBackwardEx")
+_NORMALISATIONS = ("cudnnNormalizationForwardTraining", "cudnnNormalizationBackward")
 
 IGNORED_ARGUMENTS: Final = (
     Ignored(("is_dynamic_shape_enabled",), ("pygraph",), "kernels take extents at run time"),
@@ -60,6 +66,26 @@ IGNORED_ARGUMENTS: Final = (
     ),
     Ignored(("compute_data_type",), _MOVES, "nothing is computed"),
     Ignored(("rnn_desc",), ("adv.build_rnn_dynamic",), "plans are made at the first call with a problem"),
+    Ignored(("tag",), ("cudnnQueryRuntimeError",), "no kernel reports errors by itself"),
+    Ignored(
+        ("reorderType",),
+        ("cudnnReorderFilterAndBias", "cudnnSetConvolutionReorderType"),
+        "filters keep their order, which every engine reads",
+    ),
+    Ignored(
+        ("reserveSpace", "reserveSpaceSizeInBytes"),
+        (*_BATCH_NORMS, *_NORMALISATIONS),
+        "the gradients are computed from x and the statistics",
+    ),
+    Ignored(
+        ("mode", "bnOps", "activationDesc"),
+        ("cudnnGetBatchNormalizationTrainingExReserveSpaceSize",),
+        "the size is 0",
+    ),
+    Ignored(("activationDesc",), ("cudnnGetNormalizationTrainingReserveSpaceSize",), "the size is 0"),
+    Ignored(("bnBiasData",), _BATCH_NORMS[1:], "no gradient depends on the bias"),
+    Ignored(("normBiasData",), _NORMALISATIONS[1:], "no gradient depends on the bias"),
+    Ignored(("lrnMode",), ("cudnnLRNCrossChannelForward", "cudnnLRNCrossChannelBackward"), "there is one mode"),
 )
 #: Arguments that are refused unless they are what is named: the argument, what it may be, and what to do instead.
 REFUSED_ARGUMENTS: Final = (
@@ -99,7 +125,7 @@ def page() -> str:
 
 def _ignored() -> Iterator[str]:
     yield "## Ignored: arguments\n"
-    yield "Methods without a class are those of pygraph.\n"
+    yield "Names of functions by themselves are methods of pygraph, or functions of C.\n"
     rows = ((", ".join(row.arguments), ", ".join(row.of), row.why) for row in IGNORED_ARGUMENTS)
     yield from _table(("argument", "of", "why it changes nothing"), rows)
     yield "## Ignored: backend attributes\n"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,15 +31,27 @@ from lowdnn.guide.recipes import (
     tensor_parallel_mlp,
     training_loop,
 )
+from tools import check
 
 Array = NDArray[Any]
 
+_SETTINGS = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _RECIPES = [topic.removeprefix("recipes/") for topic in topics() if topic.startswith("recipes/")]
 
 
 @pytest.mark.parametrize("name", _RECIPES)
 def test_recipe_has_a_test(name: str) -> None:
     assert f"test_{name}" in globals()
+
+
+def test_types_of_recipes_are_strict() -> None:
+    """The step ``types`` reads every module of lowdnn, recipes included, by mypy's strict rules without exception."""
+    settings = tomllib.loads(_SETTINGS.read_text(encoding="utf-8"))["tool"]["mypy"]
+    assert check.STEPS["types"] == (sys.executable, "-m", "mypy")
+    assert settings["packages"] == ["lowdnn"]
+    assert settings["strict"]
+    assert not {"exclude", "files", "modules"} & settings.keys()
+    assert not [name for override in settings["overrides"] for name in override["module"] if "lowdnn" in name]
 
 
 def test_convolution_gradients(handle: Handle) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 import lowdnn.frontend as cudnn
 from lowdnn import adv, backend, frontend
+from lowdnn.capi.calls.catalogue import CALLS
+from lowdnn.capi.signatures import functions
 from lowdnn.enums import (
     AttributeName,
     AttributeType,
@@ -49,21 +51,10 @@ def test_compute_types_that_change_nothing(method: str) -> None:
 
 
 def test_arguments_that_are_not_read() -> None:
-    """The page lists an argument of a public method where its body at most checks it, and only there."""
-    methods = (
-        {
-            function.__name__ if method != "__init__" else "pygraph": function  # an alias is its method
-            for cls in pygraph.__mro__[:-1]
-            if cls is not RefusedMethods
-            for method, function in vars(cls).items()
-            if inspect.isfunction(inspect.unwrap(function)) and (not method.startswith("_") or cls is pygraph)
-        }
-        | {f"adv.{name}": function for name, function in vars(adv).items() if inspect.isfunction(function)}
-    )
-    unread = {(name, method) for method, function in methods.items() for name in _unread(function)}
-    listed = {(name, method) for name, method in _ignored() if name != "compute_data_type"}
-    # # This one is kept as it was given, for ``get_cuda_graph_retention``.
-    assert {pair for pair in unread if pair[0] != "compute_data_type"} == listed - {("cuda_graph_retention", "pygraph")}
+    """The page lists an argument of a public function where its body at most checks it, and only there."""
+    unread = {*_unread_in_python(), *_unread_in_c()}
+    kept_for_getters = {("cuda_graph_retention", "pygraph"), ("reorderType", "cudnnSetConvolutionReorderType")}
+    assert _without_types(unread) == _without_types(_ignored()) - kept_for_getters
 
 
 def _tensor(graph: pygraph) -> Any:
@@ -145,6 +136,31 @@ def test_refusals_of_the_frontend_are_known() -> None:
 def _ignored() -> set[tuple[str, str]]:
     """(argument, function) of the page's rows."""
     return {(name, of) for row in refused.IGNORED_ARGUMENTS for name in row.arguments for of in row.of}
+
+
+def _without_types(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    return {pair for pair in pairs if pair[0] != "compute_data_type"}
+
+
+def _unread_in_python() -> Iterator[tuple[str, str]]:
+    """(parameter, function) of pygraph's own methods, aliases apart, and of ``lowdnn.adv``."""
+    for cls in pygraph.__mro__[:-1]:
+        for name, method in vars(cls).items():
+            is_public = not name.startswith("_") or (name == "__init__" and cls is pygraph)
+            if cls is not RefusedMethods and is_public and inspect.isfunction(inspect.unwrap(method)):
+                of = "pygraph" if name == "__init__" else method.__name__
+                yield from ((parameter, of) for parameter in _unread(method))
+    for name, function in vars(adv).items():
+        if inspect.isfunction(function):
+            yield from ((parameter, f"adv.{name}") for parameter in _unread(function))
+
+
+def _unread_in_c() -> Iterator[tuple[str, str]]:
+    """(argument, function) by their names in C."""
+    for name, call in CALLS.items():
+        arguments = (argument.name for argument in functions()[name].arguments)
+        in_c = dict(zip(inspect.signature(call).parameters, ("", *arguments), strict=True))
+        yield from ((in_c[parameter], name) for parameter in _unread(call) if in_c[parameter])
 
 
 def _key(method: str, kind: Any) -> str:
