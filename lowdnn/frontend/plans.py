@@ -84,7 +84,7 @@ class PlanList:
 
     @property
     def entries(self) -> list[PlanEntry]:
-        """All plans. Those behind the plan of a bundle are ranked when they are first asked for."""
+        """All plans. Plans after the one of a bundle are ranked when they are first asked for."""
         while self._waiting:
             self._rank(self._waiting.pop(0))
         return self._entries

@@ -1,9 +1,9 @@
 """Files of tuning records: lines that are read whole, and written whole under a lock.
 
 A writer holds the lock of the folder, reads the file, merges its records into it and puts a new file in its place. So
-two processes that write at once lose nothing, and a reader sees all of a file or nothing. The file
-must be the user's or root's, and nobody else's to write. So must the folder of ``records_in_directory``, to which the
-rules of the disk cache apply (``runtime.cache_directory``).
+two processes that write at once lose nothing, and a reader sees all of a file or nothing. The file must be the user's
+or root's, and nobody else's to write. So must the folder of a directory of records, to which the rules of the disk
+cache apply (``runtime.cache_directory``).
 """
 
 from __future__ import annotations
