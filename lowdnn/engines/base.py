@@ -80,6 +80,13 @@ class Engine(Protocol):
         Raises BadParamError for an unknown knob or value, NotSupportedError if the engine refuses the graph.
         """
 
+    def replan(self, graph: OperationGraph, arch: ArchSpec, chosen: Choices) -> Plan:
+        """The plan for ``chosen``, which has the choices of a plan that was made before: a value for each knob.
+
+        No default is searched for, which takes much longer than all else, and no value is checked: the caller has to
+        compare the plan with the one that was made before. Values that no knob has may raise anything.
+        """
+
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The kernels whose PTX is shipped in ``ptx/``."""
 

@@ -71,9 +71,12 @@ class ProblemEngine(ABC, Generic[ProblemT]):
         Raises NotSupportedError if the engine refuses the graph; BadParamError for an unknown knob or value, and for
         knobs with which a block needs more shared memory than ``arch`` has.
         """
-        problem = self.accepted(graph, arch)
-        chosen = resolve_choices(self.name, self.knobs(graph, arch), choices)
-        parts = self.parts(problem, arch, chosen)
+        _ = self.accepted(graph, arch)
+        return self.replan(graph, arch, resolve_choices(self.name, self.knobs(graph, arch), choices))
+
+    def replan(self, graph: OperationGraph, arch: ArchSpec, chosen: Choices) -> Plan:
+        """As ``plan``, for a value of each knob, none of which is checked."""
+        parts = self.parts(self.accepted(graph, arch), arch, chosen)
         self._check_shared_memory(parts, arch)
         return Plan(
             engine=self.name,

@@ -178,6 +178,8 @@ class PlanList:
         return self.chosen or self.pinned or next(entry for entry in self.in_turn() if not self.barred(entry))
 
     def at(self, index: int) -> PlanEntry:
+        if type(index) is int and 0 <= index < len(self._entries):
+            return self._entries[index]
         where = f"pygraph {self.name!r}: plan index"
         if not self.entries:
             raise OutOfBoundError.at(where, expected="a plan", got="none", hint="call create_execution_plans first")

@@ -22,7 +22,8 @@ from lowdnn.engines.engine_set import EngineSet
 from lowdnn.enums import KnobType
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import Candidate, candidate_for
+from lowdnn.heuristics.cost_model import plan_us
+from lowdnn.heuristics.ranking import Candidate
 from lowdnn.plan import Plan, Work
 from lowdnn.runtime.bundle import BundledPlan, Shipped
 from lowdnn.status import BadParamError, LowdnnError
@@ -81,14 +82,16 @@ def made_again(
         raise BadParamError.at(f"{where}.choices", expected="names of knobs", got=shown(unknown[0]))
     choices = {KnobType[name]: value for name, value in plan.choices}
     try:
-        made = candidate_for(engine, graph, arch, choices)
-    except LowdnnError as error:
+        made = engine.replan(graph, arch, choices)
+    except Exception as error:  # values that no knob has may break anything
         raise BadParamError.at(f"{where}.choices", expected="an engine that takes them", got=error) from None
-    digest = plan_digest(made.plan)
+    digest = plan_digest(made)
     if digest != plan.plan:
-        expected = f"{digest}, as {made.plan.name} has here"
+        expected = f"{digest}, as {made.name} has here"
         raise BadParamError.at(f"{where}.plan", expected=expected, got=plan.plan, hint="export the bundle again")
-    return replace(made, reason=f"{made.estimated_us:.1f} us estimated, the choice of a bundle")
+    estimate = plan_us(made, arch)
+    reason = f"{estimate:.1f} us estimated, the choice of a bundle"
+    return Candidate(engine, graph, arch, choices, estimate, reason, made)
 
 
 def plan_digest(plan: Plan) -> str:
