@@ -107,6 +107,7 @@ class WorkspacePool(ProcessBound):
         self.limit_bytes = limit_bytes
         self.lock = threading.Lock()
         self._driver = driver
+        self._is_capturing = driver.stream_is_capturing
         # The last context that was found to be on the pool's device: its liveness does not keep it alive.
         self._served = self.context.liveness
         self._blocks: dict[StreamKey, _Block] = {}
@@ -136,7 +137,8 @@ class WorkspacePool(ProcessBound):
             block = self._block_for(stream, size_bytes, where, is_kept)
         elif not block.is_settled:
             try:
-                block.is_kept = block.is_settled = self._driver.stream_is_capturing(stream)
+                if self._is_capturing(stream):
+                    block.is_kept = block.is_settled = True
             except DriverError:  # no context is current, as at a thread's first call
                 block = self._block_for(stream, size_bytes, where, is_kept)
         if size_bytes > block.used_bytes:
@@ -333,7 +335,7 @@ class WorkspacePool(ProcessBound):
         self.context.give_back("event", partial(self._driver.event_destroy, event))
 
     def _is_captured(self, stream: int) -> bool:
-        return stream not in _LEGACY_STREAMS and self._driver.stream_is_capturing(stream)
+        return stream not in _LEGACY_STREAMS and self._is_capturing(stream)
 
     def _is_surely_free(self, stream: int) -> bool:
         """Whether ``stream`` is not being captured; False where the driver does not say."""
