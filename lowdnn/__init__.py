@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lowdnn.backend.handle import Handle
     from lowdnn.frontend.device_tensor import DeviceTensor, empty, from_numpy, zeros
+    from lowdnn.frontend.graph_sequence import GraphSequence
     from lowdnn.frontend.handles import create_handle
     from lowdnn.frontend.python_graph import pygraph
     from lowdnn.frontend.streams import create_event, create_stream
@@ -21,6 +22,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Bundle",
     "DeviceTensor",
+    "GraphSequence",
     "Handle",
     "PlanCache",
     "WorkspacePool",
@@ -47,6 +49,7 @@ _HOMES = {
     "from_numpy": "lowdnn.frontend.device_tensor",
     "load_bundle": "lowdnn.runtime.bundle_file",
     "pygraph": "lowdnn.frontend.python_graph",
+    "GraphSequence": "lowdnn.frontend.graph_sequence",
     "PlanCache": "lowdnn.runtime.plan_cache",
     "WorkspacePool": "lowdnn.frontend.workspace_pool",
     "zeros": "lowdnn.frontend.device_tensor",

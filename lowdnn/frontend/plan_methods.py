@@ -13,6 +13,7 @@ from lowdnn.engines.engine_set import EngineSet
 from lowdnn.frontend.enums import behavior_note, frontend_behavior_note, frontend_knob, knob_type
 from lowdnn.frontend.knobs import knob, ranged
 from lowdnn.frontend.plans import PlanEntry, PlanList
+from lowdnn.plan import Plan
 from lowdnn.status import NotSupportedError
 
 
@@ -29,6 +30,11 @@ class PlanMethods:
 
     name: str
     _plans: PlanList | None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that ``execute`` runs, as data; before build_plans the first one not deselected."""
+        return self._selected().plan
 
     @property
     def plans(self) -> list[PlanConfig]:

@@ -1,0 +1,111 @@
+"""Places in one arena for memory that is in use at different times.
+
+Each item has a size and is in use from one step to another. Items whose times overlap get places that do not:
+
+    total(offsets) = max over items of offset + size
+    lower bound    = max over steps of the sum of the sizes that are in use in it
+
+The least total is NP-hard to find (dynamic storage allocation). Items are placed one by one at the lowest offset where
+they fit beside those placed before; the order decides how good that is. Three orders are tried: by size, by the step in
+which most bytes are in use, and by size times duration, each largest first. The best result counts. Source: Pisarchyk
+and Lee, Efficient memory management for deep neural net inference (2020), sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowdnn.runtime.workspace import ALIGNMENT_BYTES
+from lowdnn.status import InvalidValueError
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """``size_bytes`` in use from step ``first`` to ``last``, both included, at a multiple of ``alignment_bytes``."""
+
+    size_bytes: int
+    first: int
+    last: int
+    alignment_bytes: int = ALIGNMENT_BYTES
+
+    def overlaps(self, other: Lifetime) -> bool:
+        """Whether both are in use in one step."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Packing:
+    """offsets: of each item, in bytes from the begin of the arena.  size_bytes: the size of the arena.
+
+    lower_bound_bytes: the most bytes in use in one step, which no arena can be smaller than.
+    sum_bytes: the sizes of all items, each in memory of its own.
+    """
+
+    offsets: tuple[int, ...]
+    size_bytes: int
+    lower_bound_bytes: int
+    sum_bytes: int
+
+
+def pack(items: Sequence[Lifetime]) -> Packing:
+    """Offsets for ``items``. Raises InvalidValueError for a negative size, or an item that ends before it begins."""
+    for number, item in enumerate(items):
+        if item.size_bytes < 0 or item.last < item.first:
+            expected = "size_bytes >= 0 and first <= last"
+            raise InvalidValueError.at(f"pack.items[{number}]", expected=expected, got=item)
+    live_bytes = _live_bytes(items)
+    bound_bytes = max(live_bytes.values(), default=0)
+    best: tuple[int, list[int]] | None = None
+    for order in _orders(items, live_bytes):
+        if best is None or best[0] > bound_bytes:
+            offsets = _placed(items, sorted(range(len(items)), key=order))
+            total = max((offset + item.size_bytes for offset, item in zip(offsets, items, strict=True)), default=0)
+            best = min(filter(None, (best, (total, offsets))), key=lambda found: found[0])
+    size_bytes, offsets = best or (0, [])
+    return Packing(tuple(offsets), size_bytes, bound_bytes, sum(item.size_bytes for item in items))
+
+
+def _orders(items: Sequence[Lifetime], live_bytes: dict[int, int]) -> tuple[Callable[[int], Any], ...]:
+    """The orders in which items are placed, as keys of their numbers."""
+    busiest = [
+        max(live for step, live in live_bytes.items() if item.first <= step <= item.last) if live_bytes else 0
+        for item in items
+    ]
+    return (
+        lambda number: (-items[number].size_bytes, items[number].first),
+        lambda number: (-busiest[number], -items[number].size_bytes),
+        lambda number: -items[number].size_bytes * (1 + items[number].last - items[number].first),
+    )
+
+
+def _live_bytes(items: Sequence[Lifetime]) -> dict[int, int]:
+    """The bytes in use, by step; of each stretch of steps with equal ones the first step alone."""
+    changes: dict[int, int] = {}
+    for item in items:
+        changes[item.first] = changes.get(item.first, 0) + item.size_bytes
+        changes[item.last + 1] = changes.get(item.last + 1, 0) - item.size_bytes
+    found, live = {}, 0
+    for step in sorted(changes):
+        live += changes[step]
+        found[step] = live
+    return found
+
+
+def _placed(items: Sequence[Lifetime], order: Sequence[int]) -> list[int]:
+    """The offsets of all items, each as low as those before it in ``order`` allow."""
+    offsets = [0] * len(items)
+    placed: list[tuple[int, int]] = []  # (offset, number), lowest first
+    for number in order:
+        item, begin = items[number], 0
+        for offset, other in placed:
+            if items[other].overlaps(item):
+                if begin + item.size_bytes <= offset:
+                    break
+                end = offset + items[other].size_bytes
+                begin = max(begin, -(-end // item.alignment_bytes) * item.alignment_bytes)
+        offsets[number] = begin
+        insort(placed, (begin, number))
+    return offsets
