@@ -8,13 +8,14 @@ is searched. Most kernels share most headers, so a tree reads each file once.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.kernel_rules import check_kernel
@@ -23,7 +24,8 @@ from lowdnn.status import BadParamError, CompilationFailedError
 #: Name of the in-memory header that holds ``KernelRef.generated``.
 GENERATED_HEADER = "generated.cuh"
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)[">]', re.MULTILINE)
+#: An include wherever it stands: a pattern that begins with the line would be tried at each character.
+_INCLUDE = re.compile(r'#[ \t]*include[ \t]*[<"]([^">]+)[">]')
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,43 @@ class _File:
 
     @classmethod
     def of(cls, text: str) -> _File:
-        return cls(text, tuple(_INCLUDE.findall(text)), _digested(text))
+        includes = (found for found in _INCLUDE.finditer(text) if _begins_line(text, found.start()))
+        return cls(text, tuple(found[1] for found in includes), _digested(text))
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder, with the names of its files and folders. Links are not among them."""
+
+    place: Traversable
+    files: frozenset[str]
+    folders: frozenset[str]
+
+    @classmethod
+    def of(cls, place: Traversable) -> _Folder:
+        if isinstance(place, Path):
+            with os.scandir(place) as found:
+                entries = list(found)
+            files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+            folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        else:
+            items = list(place.iterdir())
+            files = [item.name for item in items if item.is_file()]
+            folders = [item.name for item in items if item.is_dir()]
+        return cls(place, frozenset(files), frozenset(folders))
 
 
 class SourceTree:
     """The ``.cu`` and ``.cuh`` files below one folder (``lowdnn/engines`` unless a test says otherwise).
 
-    A file is read at its first use; what becomes of it later, a new tree sees. Safe to share between threads.
+    A folder and a file are read at their first use; what becomes of them later, a new tree sees. Safe to share between
+    threads.
     """
 
     def __init__(self, root: Traversable | None = None) -> None:
         self._root = files("lowdnn") / "engines" if root is None else root
         self._files: dict[str, _File | None] = {}
+        self._folders: dict[str, _Folder | None] = {}
 
     def read(self, kernel: KernelRef) -> KernelSource:
         """The whole program of ``kernel``.
@@ -114,19 +141,29 @@ class SourceTree:
     def _file(self, path: str) -> _File | None:
         """A file below the engines' folder; None where there is no such file or a link leads to it."""
         if path not in self._files:
-            text = self._text(PurePosixPath(path))
+            text = self._text(path)
             self._files[path] = None if text is None else _File.of(text)
         return self._files[path]
 
-    def _text(self, path: PurePosixPath) -> str | None:
-        if path.is_absolute() or ".." in path.parts:
+    def _text(self, path: str) -> str | None:
+        outer, _, name = path.rpartition("/")
+        folder = self._folder(outer)
+        if folder is None or name not in folder.files:
             return None
-        file = self._root
-        for part in path.parts:
-            file = file / part
-            if isinstance(file, Path) and file.is_symlink():
-                return None
-        return file.read_text(encoding="utf-8") if file.is_file() else None
+        return (folder.place / name).read_text(encoding="utf-8")
+
+    def _folder(self, path: str) -> _Folder | None:
+        """A folder below the engines' one, by the names of folders; so no path leads out of it."""
+        if path not in self._folders:
+            self._folders[path] = self._listed(path)
+        return self._folders[path]
+
+    def _listed(self, path: str) -> _Folder | None:
+        if not path:
+            return _Folder.of(self._root)
+        above, _, name = path.rpartition("/")
+        outer = self._folder(above)
+        return None if outer is None or name not in outer.folders else _Folder.of(outer.place / name)
 
 
 def compile_options(kernel: KernelRef) -> tuple[str, ...]:
@@ -139,6 +176,11 @@ def compile_options(kernel: KernelRef) -> tuple[str, ...]:
         "-default-device",
         *(f"-D{name}={int(value) if isinstance(value, int) else value}" for name, value in macros),
     )
+
+
+def _begins_line(text: str, place: int) -> bool:
+    """Whether nothing but blanks precedes the place in its line."""
+    return not text[text.rfind("\n", 0, place) + 1 : place].strip(" \t")
 
 
 def _digest(name: str, file: _File, headers: Iterable[tuple[str, _File]], options: tuple[str, ...]) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +106,23 @@ def test_headers_come_from_the_tree_only(tmp_path: Path, include: str) -> None:
     (tmp_path / "engines" / "conv" / "linked").symlink_to(tmp_path)
     with pytest.raises(CompilationFailedError, match=r"conv/a\.cu\.include"):
         tree.read(KERNEL)
+
+
+def test_an_include_begins_its_line(tmp_path: Path) -> None:
+    text = '// #include "missing.cuh"\nint x; #include "missing.cuh"\n \t# include "z.cuh"'
+    tree = write_sources(tmp_path, {"conv/a.cu": text, "conv/z.cuh": "// z"})
+    assert tree.read(KERNEL).headers == (("z.cuh", "// z"),)
+
+
+def test_a_tree_may_lie_in_an_archive(tree: SourceTree, tmp_path: Path) -> None:
+    archive = tmp_path / "engines.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in tmp_path.rglob("*.cu*"):
+            file.write(path, path.relative_to(tmp_path))
+    packed = SourceTree(zipfile.Path(archive))
+    assert packed.read(KERNEL) == tree.read(KERNEL)
+    with pytest.raises(BadParamError, match="below lowdnn/engines"):
+        packed.read(replace(KERNEL, source="conv/missing.cu"))
 
 
 def test_kernels_of_the_package_are_found() -> None:
