@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ from lowdnn.guide.pages import page, topics
 from lowdnn.status import BadParamError
 
 _README = Path(__file__).resolve().parents[2] / "README.md"
+#: Markdown that speaks of lowdnn as it is; the changelog names what has gone, too.
+_DOCUMENTS = [
+    path
+    for path in (*_README.parent.glob("*.md"), *Path(pages.__file__).parent.glob("*.md"))
+    if path.name != "CHANGELOG.md"
+]
+#: The modules that documents name by these words.
+_HOMES = {"pygraph": "lowdnn.frontend.pygraph", "capi": "lowdnn.capi", "cudnn": "lowdnn.frontend"}
 _CONCEPTS = Path(pages.__file__).parent / "concepts.md"
 
 
@@ -36,6 +45,14 @@ def test_configuration_names_every_variable() -> None:
     assert set(re.findall(r"\| (LOWDNN_\w+) \|", page("configuration").text)) == set(
         re.findall(r'"(LOWDNN_\w+)"', source)
     )
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: path.stem)
+def test_names_are_there(document: Path) -> None:
+    """Each name of lowdnn in backquotes is one: ``lowdnn.empty``, ``pygraph.run``, ``capi.load``, ``cudnn.Graph``."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = set(re.findall(r"`((?:lowdnn|pygraph|capi|cudnn)(?:\.[A-Za-z]\w*)+)[`(]", text))
+    assert [name for name in sorted(named) if not _is_there(name)] == []
 
 
 def test_readme_is_short() -> None:
@@ -72,3 +89,17 @@ def test_unknown_topic_names_those_that_are_alike(capsys: pytest.CaptureFixture[
         page("recipes/convolution")
     assert main(["guide", "nothing of the kind"]) == 2
     assert "guide.topic: expected one of" in capsys.readouterr().err
+
+
+def _is_there(name: str) -> bool:
+    first, _, rest = name.partition(".")
+    parts = f"{_HOMES.get(first, first)}.{rest}".split(".")
+    found: object = import_module(parts[0])
+    for number, part in enumerate(parts[1:], 2):
+        if not hasattr(found, part):
+            try:
+                import_module(".".join(parts[:number]))
+            except ModuleNotFoundError:
+                return False
+        found = getattr(found, part)
+    return True
