@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lowdnn.frontend.device_tensor import DeviceTensor, empty, from_numpy, zeros
     from lowdnn.frontend.graph_sequence import GraphSequence
     from lowdnn.frontend.handles import create_handle
+    from lowdnn.frontend.kernel_sets import build_kernels, kernel_set
     from lowdnn.frontend.python_graph import pygraph
     from lowdnn.frontend.streams import create_event, create_stream
     from lowdnn.frontend.workspace_pool import WorkspacePool
@@ -26,12 +27,14 @@ __all__ = [
     "Handle",
     "PlanCache",
     "WorkspacePool",
+    "build_kernels",
     "channels_last_strides",
     "create_event",
     "create_handle",
     "create_stream",
     "empty",
     "from_numpy",
+    "kernel_set",
     "load_bundle",
     "pygraph",
     "zeros",
@@ -41,12 +44,14 @@ _HOMES = {
     "Bundle": "lowdnn.runtime.bundle",
     "Handle": "lowdnn.backend.handle",
     "DeviceTensor": "lowdnn.frontend.device_tensor",
+    "build_kernels": "lowdnn.frontend.kernel_sets",
     "channels_last_strides": "lowdnn.ops.tensor",
     "create_event": "lowdnn.frontend.streams",
     "create_handle": "lowdnn.frontend.handles",
     "create_stream": "lowdnn.frontend.streams",
     "empty": "lowdnn.frontend.device_tensor",
     "from_numpy": "lowdnn.frontend.device_tensor",
+    "kernel_set": "lowdnn.frontend.kernel_sets",
     "load_bundle": "lowdnn.runtime.bundle_file",
     "pygraph": "lowdnn.frontend.python_graph",
     "GraphSequence": "lowdnn.frontend.graph_sequence",

@@ -1,4 +1,4 @@
-"""The ``lowdnn`` command: ``info``, ``run``, ``cache``, ``demo``, ``guide``."""
+"""The ``lowdnn`` command: ``info``, ``run``, ``kernels``, ``cache``, ``demo``, ``guide``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from lowdnn import __version__
 from lowdnn.cli.cache_arguments import add_cache_arguments
+from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.status import LowdnnError
 
 #: 128 and the number of the signal.
@@ -49,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="one JSON object")
     run = commands.add_parser("run", help="run text cases on a device and check them")
     _add_run_arguments(run)
+    add_kernels_arguments(
+        commands.add_parser("kernels", help="the kernels that a workload needs, and few that serve it")
+    )
     add_cache_arguments(commands.add_parser("cache", help="compiled kernels on disk, and bundles to ship"))
     demo = commands.add_parser("demo", help="train a convolutional network on handwritten digits; exit 1 under 97 %%")
     _add_demo_arguments(demo)
@@ -104,6 +108,12 @@ def _run(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
+def _kernels(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.kernels import kernels
+
+    return kernels(arguments)
+
+
 def _cache(arguments: argparse.Namespace) -> int:
     from lowdnn.cli.cache import cache
 
@@ -122,7 +132,7 @@ def _guide(arguments: argparse.Namespace) -> int:
     return guide(arguments)
 
 
-_COMMANDS = {"info": _info, "run": _run, "cache": _cache, "demo": _demo, "guide": _guide}
+_COMMANDS = {"info": _info, "run": _run, "kernels": _kernels, "cache": _cache, "demo": _demo, "guide": _guide}
 
 
 if __name__ == "__main__":

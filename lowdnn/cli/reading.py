@@ -34,6 +34,13 @@ def read_counted_cases(texts: Sequence[str]) -> Iterator[tuple[int, Case]]:
             yield 1, parse_case(text)
 
 
+def read_lines(texts: Sequence[str]) -> Iterator[str]:
+    """The lines of the command line, unread; ``@FILE`` stands for those of a file that have a case."""
+    for text in texts:
+        lines = _content(text[1:]).splitlines() if text.startswith("@") else [text]
+        yield from (line for line in lines if line.split("#")[0].strip() or not text.startswith("@"))
+
+
 def short_text(case: object) -> str:
     """The text of a case as far as it fits a line of a terminal."""
     text = str(case)

@@ -22,6 +22,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.floor import Floor, Modelled, floor_of, least_time
 from lowdnn.engines.model.clock import launch_s, overlap, utilisation, work_s
+from lowdnn.engines.model.occupancy import resident_blocks
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Launch, Plan
 
@@ -41,6 +42,22 @@ def launch_us(launch: Launch, arch: ArchSpec) -> float:
     shares = utilisation(blocks, arch.sm_count), _reach(blocks, arch.sm_count)
     busy_s = max(work_s(work, arch, _EXPOSED, *shares), work.busy_s)
     return 1e6 * launch_s(arch, busy_s, is_dependent=launch.overlaps_previous, is_cooperative=launch.cooperative)
+
+
+def passage_us(plan: Plan, arch: ArchSpec) -> float:
+    """Microseconds in which the blocks of ``plan`` pass through the device, if each lives for one load.
+
+    The bytes of a plan do not tell how many threads share them. This time does, and sets apart plans of one engine
+    whose knobs its own search would not have chosen.
+    """
+    timings = arch.timings
+    return sum(1e6 * (timings.launch_s + timings.load_latency_s * _rounds(launch, arch)) for launch in plan.launches)
+
+
+def _rounds(launch: Launch, arch: ArchSpec) -> float:
+    """How often the blocks of a launch fill the device, as far as threads and shared memory allow."""
+    resident = resident_blocks(arch, prod(launch.block), shared_bytes=launch.shared_bytes)
+    return prod(launch.grid) / (max(resident, 1) * arch.sm_count)
 
 
 def _reach(blocks: int, sm_count: int) -> float:

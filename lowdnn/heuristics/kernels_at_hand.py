@@ -23,6 +23,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.cost_model import passage_us
 from lowdnn.heuristics.ranking import Candidate, candidate_for
 from lowdnn.heuristics.structure import structure_of
 from lowdnn.plan import KernelRef, Plan
@@ -98,28 +99,27 @@ def best_at_hand(
     notes = set(wanted.plan.numerical_notes)
     found = [
         candidate
-        for candidate in _planned(wanted.graph, wanted.arch, known, engines)
+        for candidate in planned(wanted.graph, wanted.arch, known, engines)
         if notes.issuperset(candidate.plan.numerical_notes)
         and is_allowed(candidate.plan)
         and are_at_hand(candidate.plan.kernels)
     ]
-    best = min(found, key=lambda candidate: candidate.estimated_us, default=None)
+    best = min(found, key=compared_us, default=None)
     return None if best is None else _in_place_of(wanted, best)
 
 
-def _in_place_of(wanted: Candidate, taken: Candidate) -> Candidate:
-    """``taken`` with its slowdown, and with a reason that names both."""
-    # A plan that was measured is never slower than one that is only estimated.
-    estimate = max(taken.estimated_us, wanted.estimated_us)
-    slowdown = estimate / wanted.estimated_us
-    reason = (
-        f"{estimate:.1f} us estimated, kernels at hand; {slowdown:.2f} times the {wanted.estimated_us:.1f} us of "
-        f"{wanted.engine.name}, which has to be compiled"
-    )
-    return replace(taken, estimated_us=estimate, reason=reason, slowdown=slowdown, better=wanted)
+def compared_us(candidate: Candidate) -> float:
+    """Predicted microseconds, for the choice among plans that their engines would not have made by themselves."""
+    return max(candidate.estimated_us, passage_us(candidate.plan, candidate.arch))
 
 
-def _planned(
+def slowdown_of(taken: Candidate, best: Candidate) -> float:
+    """Predicted time of ``taken`` relative to that of ``best``, at least 1: a best plan that was measured is never
+    slower than one that is only estimated."""
+    return max(compared_us(taken) / compared_us(best), 1.0)
+
+
+def planned(
     graph: OperationGraph, arch: ArchSpec, known: Iterable[EngineChoices], engines: Sequence[Engine]
 ) -> Iterator[Candidate]:
     """A candidate for each of the choices that its engine takes for this graph."""
@@ -132,6 +132,16 @@ def _planned(
             yield candidate_for(engine, graph, arch, dict(knobs))
         except (BadParamError, NotSupportedError):  # other values of a knob, or too much shared memory for this shape
             continue
+
+
+def _in_place_of(wanted: Candidate, taken: Candidate) -> Candidate:
+    """``taken`` with its slowdown, and with a reason that names both."""
+    slowdown = slowdown_of(taken, wanted)
+    reason = (
+        f"{compared_us(taken):.1f} us estimated, kernels at hand; {slowdown:.2f} times the time of "
+        f"{wanted.engine.name}, which has to be compiled"
+    )
+    return replace(taken, reason=reason, slowdown=slowdown, better=wanted)
 
 
 def _key(graph: OperationGraph, arch: ArchSpec) -> str:

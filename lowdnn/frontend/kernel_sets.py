@@ -1,0 +1,61 @@
+"""Sets of kernels for the shapes of a service: chosen by the cost model, compiled before they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lowdnn.backend.building import built
+from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_counted_cases
+from lowdnn.cases.ranges import lines_in
+from lowdnn.enums import HeurMode
+from lowdnn.frontend.arguments import integer, sequence
+from lowdnn.heuristics.kernel_sets import KernelSet, Shape
+from lowdnn.heuristics.kernel_sets import kernel_set as set_for
+from lowdnn.status import AttributeTypeError
+
+#: The most shapes that a case with ranges may stand for.
+_MOST_SHAPES = 100_000
+#: How many more shapes of a case are looked at for each of those: whether the set serves them, too.
+_CHECKED = 9
+
+
+def kernel_set(cases: Iterable[str], handle: Handle, *, max_kernels: int | None = None, shapes: int = 60) -> KernelSet:
+    """At most ``max_kernels`` kernels for a workload on the handle's device, those that lose the least predicted time.
+
+    cases: text cases, whose numbers may be ranges (``matmul m=1..8192 n=4096 k=4096``), or lines of a file of
+    LOWDNN_RECORD_CASES, whose counts are weights.  shapes: how many shapes of a case with ranges have to be fast; nine
+    times as many more are looked at, so that the set serves them.  max_kernels: None for as many as make each shape as
+    fast as its best plan.
+    The set names its kernels, the state after each of them, and for each shape the plan that serves it. Nothing is
+    compiled; ``build_kernels`` does it.
+
+    Raises BadParamError for a case that is none, or for none at all; NotSupportedError for one that no engine takes.
+    """
+    if not isinstance(handle, Handle):
+        raise AttributeTypeError.at("kernel_set.handle", expected="a Handle", got=repr(handle))
+    most = None if max_kernels is None else integer(max_kernels, "kernel_set.max_kernels", 1)
+    return set_for(workload_of(cases, shapes), lambda graph: handle.rank(graph, HeurMode.A), handle.engines, most)
+
+
+def build_kernels(kernels: KernelSet, handle: Handle) -> None:
+    """Compiles a set for the handle's device into the disk cache, where any process finds it (topic ``new_shapes``)."""
+    for _ in built(kernels, handle):
+        pass
+
+
+def workload_of(cases: Iterable[str], shapes: int) -> list[Shape]:
+    """The shapes that lines of text stand for, which share the weight of their line.
+
+    ``_CHECKED`` times as many more shapes of each line have no weight.
+    """
+    most = integer(shapes, "kernel_set.shapes", 1, _MOST_SHAPES)
+    found: list[Shape] = []
+    for line in sequence(cases, "kernel_set.cases", "lines of text"):
+        if not isinstance(line, str):
+            raise AttributeTypeError.at("kernel_set.cases", expected="lines of text", got=repr(line))
+        drawn = parse_counted_cases(lines_in(line, (1 + _CHECKED) * most))
+        weighted = min(most, len(drawn))
+        weights = [count / weighted if place < weighted else 0.0 for place, (count, _) in enumerate(drawn)]
+        found += [Shape(str(case), case.graph(), weight) for (_, case), weight in zip(drawn, weights, strict=True)]
+    return found
