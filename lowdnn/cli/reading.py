@@ -70,7 +70,7 @@ def _content(path: str) -> str:
 
     Raises BadParamError for any other kind of file, which may never end, without waiting for a pipe's writer.
     """
-    where = "run.cases"
+    where = "cases"
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -34,7 +34,7 @@ from lowdnn.enums import HeurMode
 
 bundle = lowdnn.load_bundle(sys.argv[1], trust=True) if sys.argv[1] else None
 facts = {}
-with lowdnn.create_handle("emulated", bundle=bundle) as handle:
+with lowdnn.create_handle(sys.argv[2], bundle=bundle) as handle:
     half, single = cudnn.data_type.HALF, cudnn.data_type.FLOAT
     graph = cudnn.pygraph(io_data_type=half, intermediate_data_type=single, compute_data_type=single, handle=handle)
     dims = {"a": (1, 40, 32), "b": (1, 32, 48), "bias": (1, 1, 48)}
@@ -44,7 +44,7 @@ with lowdnn.create_handle("emulated", bundle=bundle) as handle:
     facts["y"] = float(graph.run(**values)["y"].numpy().max())
     facts["engines"] = sorted(handle.engines._made)
     facts["plans"] = graph.get_execution_plan_count()
-    for text in sys.argv[2:]:
+    for text in sys.argv[3:]:
         case = parse_case(text)
         found = handle.rank(case.graph(), HeurMode.A).best
         run_graph(handle, case.graph(), found.plan, case.inputs(1, exact=False), repeats=0)
@@ -54,12 +54,19 @@ print(json.dumps(facts))
 """
 
 
-def process(bundle: str, *texts: str) -> dict[str, Any]:
+def process(bundle: str, device: str, *texts: str) -> dict[str, Any]:
     """Runs the program, and returns the facts that it tells."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, bundle, *texts], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PROGRAM, bundle, device, *texts]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
@@ -70,11 +77,15 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bundle(log: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def bundle(log: Path, device: str, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The bundle of the cases for the device of the test."""
     path = log.with_name("service.bundle")
-    assert main(["cache", "export", "--log", str(log), "--arch", "sm_90a", "-o", str(path), "--json"]) == 0
+    with lowdnn.create_handle(device) as handle:
+        arch, sm_count = handle.arch.name, handle.arch.sm_count
+    facts_of_device = ["--arch", arch, "--sm-count", str(sm_count)]
+    assert main(["cache", "export", "--log", str(log), *facts_of_device, "-o", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["arch"], facts["sm_count"], facts["plans"]) == ("sm_90a", 132, 3)
+    assert (facts["arch"], facts["sm_count"], facts["plans"]) == (arch, sm_count, 3)
     assert facts["machine_code"] >= 3
     assert facts["bytes"] == path.stat().st_size
     return path
@@ -96,11 +107,11 @@ def check_nothing_compiled(facts: dict[str, Any]) -> None:
     assert facts["y"] == 33.0
 
 
-def test_a_process_with_a_bundle_compiles_nothing(bundle: Path, empty_cache: Path) -> None:
+def test_a_process_with_a_bundle_compiles_nothing(bundle: Path, device: str, empty_cache: Path) -> None:
     texts = (CASES["norm"], CASES["network"])
-    facts = process(str(bundle), *texts)
+    facts = process(str(bundle), device, *texts)
     check_nothing_compiled(facts)
-    without = process("", *texts)
+    without = process("", device, *texts)
     assert without["is_nvrtc_loaded"]
     assert without["counters"]["compiles"] >= 1
     assert without["plans"] == facts["plans"], "the others are ranked behind it when somebody asks"
@@ -108,14 +119,14 @@ def test_a_process_with_a_bundle_compiles_nothing(bundle: Path, empty_cache: Pat
 
 
 def test_a_process_behind_an_import_compiles_nothing(
-    bundle: Path, empty_cache: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Path, device: str, empty_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cache", "import", str(bundle)]) == 2
     assert "trust: expected True, from a caller who trusts its maker" in capsys.readouterr().err
     assert not empty_cache.exists()
     assert main(["cache", "import", str(bundle), "--trust"]) == 0
     assert str(empty_cache) in capsys.readouterr().out
-    check_nothing_compiled(process("", CASES["norm"], CASES["network"]))
+    check_nothing_compiled(process("", device, CASES["norm"], CASES["network"]))
     assert main(["cache", "verify"]) == 0
 
 
@@ -158,7 +169,7 @@ def test_a_damaged_file_imports_nothing(bundle: Path, empty_cache: Path, capsys:
         (["rope b=1 h=1 s=8 d=8", "--arch", "sm_9"], "arch: expected one of sm_80"),
         (["rope b=1 h=1 s=8 d=8", "--arch", "sm_80", "--sm-count", "0"], "cache.export.sm_count: expected 1 to 4096"),
         (["rope b=1 h=1 s=8 d=8", "--arch", "sm_80", "--jobs", "0"], "cache.export.jobs: expected at least 1, got 0"),
-        (["--log", "/nowhere", "--arch", "sm_80"], "expected a readable file after @"),
+        (["--log", "/nowhere", "--arch", "sm_80"], "BAD_PARAM cases: expected a readable file after @"),
     ],
 )
 def test_what_is_wrong_is_said(

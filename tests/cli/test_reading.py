@@ -64,10 +64,10 @@ def at_most(seconds: int) -> Iterator[None]:
         ("mat\x1b[2Jmul m=1", r"got 'mat\x1b[2Jmul m=1'"),
         ("matmul m\x1b[2J=1", r"matmul.m\x1b[2J: expected key=value"),
         ("", "case: expected a line that starts with block_scale"),
-        ("@/dev/zero", "run.cases: expected a regular file after @, got '/dev/zero'"),
-        ("@/dev/stdin/x", "run.cases: expected a readable file after @"),
-        ("@\x00", "run.cases: expected a readable file after @"),
-        ("@/", "run.cases: expected a readable file after @, got '/': "),
+        ("@/dev/zero", "cases: expected a regular file after @, got '/dev/zero'"),
+        ("@/dev/stdin/x", "cases: expected a readable file after @"),
+        ("@\x00", "cases: expected a readable file after @"),
+        ("@/", "cases: expected a readable file after @, got '/': "),
     ],
 )
 def test_wrong_cases_are_one_line_and_status_2(case: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_a_difference_fails_with_the_line_that_repeats_it(
         (["conv n=x c=4 hw=6x6 k=8 rs=3x3"], ["conv.n", "'x'"]),
         (["matmul m=4 n=4 k=4 dtype=fp99"], ["fp99"]),
         (["pointwise dims=4 ops=levitate"], ["levitate"]),
-        (["@/nowhere/cases.txt"], ["run.cases", "/nowhere/cases.txt"]),
+        (["@/nowhere/cases.txt"], ["BAD_PARAM cases", "/nowhere/cases.txt"]),
         (["matmul m=4 n=4 k=4", "--policy", "sideways"], ["sideways", "warp-serial"]),
         (["matmul m=4 n=4 k=4", "--arch", "sm_70"], ["sm_70", "sm_80"]),
     ],

@@ -5,6 +5,7 @@
 Planning needs the facts of a device and no device. Facts come as JSON from a machine that has one
 (``create_device_properties``), or from ``sm_version`` for the usual device of an architecture. The plan itself is JSON
 too. Where it is read it is made again and compared, so that nothing runs but what this version of lowdnn would make.
+It names kernels and holds none: ``lowdnn guide shipping`` has a file that holds both.
 """
 
 from __future__ import annotations
