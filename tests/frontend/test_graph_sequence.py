@@ -23,8 +23,14 @@ from tests.support.data import fresh_seed
 
 HALF, FLOAT, UINT8 = cudnn.data_type.HALF, cudnn.data_type.FLOAT, cudnn.data_type.UINT8
 
-#: Batch, channels outside and inside of a block, rows and columns.
-N, WIDE, NARROW, SIZE = 2, 32, 16, 6
+#: Images of a batch.
+N = 2
+#: Channels outside of a block.
+WIDE = 32
+#: Channels inside of a block.
+NARROW = 16
+#: Rows and columns of an image.
+SIZE = 6
 BLOCKS = 5
 #: Filters of a block's three convolutions: outputs, inputs, rows and columns.
 FILTERS = {"w1": (NARROW, WIDE, 1, 1), "w2": (NARROW, NARROW, 3, 3), "w3": (WIDE, NARROW, 1, 1)}
@@ -108,7 +114,7 @@ def network(handle: Handle) -> list[tuple[cudnn.pygraph, dict[str, str]]]:
 def executed_separately(
     steps: Sequence[tuple[cudnn.pygraph, dict[str, str]]], given: Mapping[str, lowdnn.DeviceTensor], handle: Handle
 ) -> dict[str, NDArray[Any]]:
-    """What each step writes, by name, with a buffer for each tensor and each workspace."""
+    """The tensors that the steps write, by name, with a buffer for each tensor and each workspace."""
     buffers, written = dict(given), []
     for graph, names in steps:
         for tensor in graph.get_outputs():
