@@ -49,8 +49,6 @@ def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> int:
         descriptor = os.open(temporary, _WRITE_FLAGS, 0o644)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                # The mode of a new file follows from the caller's umask, which may let a group write.
-                os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~0o022)
                 file.write(content)
                 file.flush()
                 os.fsync(descriptor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile
 from lowdnn.engines.gemm.wgmma_times import Counts, Rates, busy_times, total_times
 from lowdnn.engines.model.clock import Times, moving_s
+from lowdnn.engines.model.memo import Memo
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Work
 from lowdnn.status import BadParamError
@@ -100,9 +101,10 @@ def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> 
     if tiling.resident:
         return 0.0
     machine = Machine.of(product.type, arch)
-    found = _best(product, machine)
-    is_best = (tiling.tile, tiling.splits) == (found.tiling.tile, found.tiling.splits)
-    return found.busy_s if is_best else _tiling_seconds(product, tiling, machine)
+    found = _best.known(product, machine)  # not worked out, where the tiling was chosen without it
+    if found is not None and (tiling.tile, tiling.splits) == (found.tiling.tile, found.tiling.splits):
+        return found.busy_s
+    return _tiling_seconds(product, tiling, machine)
 
 
 def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
@@ -254,7 +256,7 @@ class _Best(NamedTuple):
     busy_s: float
 
 
-@lru_cache(maxsize=4096)
+@partial(Memo, most=4096)
 def _best(product: WgmmaProduct, machine: Machine) -> _Best:
     rates = _menu_rates(_TRAITS(product), product.resident_blocks, bool(product.classes), machine)
     splits = _splittings(product, rates)
