@@ -9,6 +9,10 @@ racecheck takes an arrival at an mbarrier as that of the arriving lane alone. Wh
 behind a __syncwarp (``TileRing::release``), it reports what the other lanes read against the copy that the barrier lets
 in: in kernels of attention, terms and tickets. With all lanes arriving the reports of the forward kernel were gone; the
 emulated device's detector, to which a warp is one, reports none.
+
+It does not see, either, that what a thread reads before it arrives at a named barrier without waiting there
+(``bar.arrive``) comes before what those write who wait: it reported all such reads of ``rnn_persistent_backward``, and
+none where the readers wait, too (``bar.sync``), as they do now.
 """
 
 from __future__ import annotations

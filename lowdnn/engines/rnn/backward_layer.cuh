@@ -3,9 +3,9 @@
 // Layouts: rows of tensors over steps have any strides of step, sequence and direction, their elements are contiguous;
 // weights are transposed, a row for each unit. `carried` keeps (direction, sequence, unit) between steps: the gradient
 // of an LSTM's cell, or what of a GRU's state goes back around the product. Rows past the end of a sequence become 0.
-// Macros: TYPE; CELL: ReluCell, TanhCell, LstmCell, GruCell; NewCell and then ResetCell make a step of a GRU whose reset
-// gate lies before the product; ProjectedCell and then UnprojectedCell one of an LSTM with a projection. CLIPS: the mode
-// of `clipped`.
+// Macros: TYPE; CELL: ReluCell, TanhCell, LstmCell, GruCell; NewCell and then ResetCell make a step of a GRU whose
+// reset gate lies before the product; ProjectedCell and then UnprojectedCell one of an LSTM with a projection. CLIPS:
+// the mode of `clipped`.
 
 #pragma once
 
@@ -101,8 +101,8 @@ template <class E> __device__ __forceinline__ Value beside_product(const E& e, b
 // CARRIES: whether a part of the state's gradient goes around the product.  BLOCKS: blocks of gates that become 0 in a
 // row past the end of a sequence.  GATES: blocks that the weights are multiplied with, the first ones and the last one;
 // it holds for cells that make a step alone.
-// step(element, dh): dh is the product for a cell that is OWN, and the whole gradient of h for others; an element is what
-// Element is, or has some of its functions in another way.
+// step(element, dh): dh is the product for a cell that is OWN, and the whole gradient of h for others; an element is
+// what Element is, or has some of its functions in another way.
 struct Alone {
   static constexpr bool OWN = false, CARRIES = false, HAS_CELLS = false, IS_PROJECTED = false;
   static constexpr int BLOCKS = 1;

@@ -5,9 +5,9 @@
 // with the input, each gate `input_gate` elements behind the one before; it may lie where the gates go. Cells that are
 // not kept, or gates, have a stride of 0 along steps. Rows past the end of a sequence become 0, those of the output
 // `fill`.
-// Macros: TYPE; CELL: ReluCell, TanhCell, LstmCell, GruCell; ResetCell and then NewCell make a step of a GRU whose reset
-// gate lies before the product; ProjectionCell makes h of an LSTM's output. SAVES: whether gates are stored. CLIPS: 0, 1
-// for a clip that keeps a NaN, 2 for one that makes it the lower limit.
+// Macros: TYPE; CELL: ReluCell, TanhCell, LstmCell, GruCell; ResetCell and then NewCell make a step of a GRU whose
+// reset gate lies before the product; ProjectionCell makes h of an LSTM's output. SAVES: whether gates are stored.
+// CLIPS: 0, 1 for a clip that keeps a NaN, 2 for one that makes it the lower limit.
 
 #pragma once
 

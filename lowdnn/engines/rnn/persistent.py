@@ -9,8 +9,7 @@ from typing import TypeVar
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rnn.layers import BackwardLayer, ForwardLayer
-from lowdnn.engines.rnn.persistent_backward import add_persistent_backward
-from lowdnn.engines.rnn.persistent_backward_tile import backward_tiles
+from lowdnn.engines.rnn.persistent_backward import add_persistent_backward, backward_tiles
 from lowdnn.engines.rnn.persistent_forward import add_persistent_forward, forward_tiles
 from lowdnn.status import BadParamError
 

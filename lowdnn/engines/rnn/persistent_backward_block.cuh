@@ -5,11 +5,10 @@
 #include "include/ptx/mbarrier.cuh"
 #include "include/ptx/shared_memory.cuh"
 #include "include/ptx/warpgroup.cuh"
-#include "include/vector.cuh"
-#include "backward_layer.cuh"
+#include "resident_pair.cuh"
+#include "resident_weights.cuh"
 
 constexpr int GATES = CELL::GATES, BLOCKS = CELL::BLOCKS;
-constexpr int CHUNK = 64, LINE_BYTES = 128;
 constexpr int CONSUMERS = WARPGROUPS * WARPGROUP_SIZE, THREADS = CONSUMERS + WARPGROUP_SIZE, WARPS = CONSUMERS / 32;
 constexpr int ROWS = WARPGROUPS * 64, ALL_CHUNKS = CLUSTER * CHUNKS;
 constexpr int SHARE = WARPS / CLUSTER;                   // warps whose rows a block finishes
@@ -17,7 +16,7 @@ constexpr int UNITS = SHARE * 16;                        // units that a block f
 constexpr int ARRIVALS = 32;                             // words of a part
 constexpr int HISTORY = 3;                               // steps whose gradients are kept
 constexpr int SHARED_CHUNKS = CHUNKS - REGISTER_CHUNKS;  // chunks of a warpgroup's weights in shared memory
-constexpr int WEIGHT_BYTES = 64 * LINE_BYTES, CHUNK_BYTES = COLUMNS * LINE_BYTES;
+constexpr int CHUNK_BYTES = COLUMNS * LINE_BYTES;
 constexpr int TILES = COLUMNS / 8;                      // tiles of 16 rows and 8 columns in a warp's accumulators
 constexpr int TILE_BYTES = 16 * 8 * int(sizeof(f32));
 constexpr int SENT_BYTES = SHARE * TILES * TILE_BYTES;  // bytes that a block sends to another
@@ -35,7 +34,7 @@ static_assert(WARPS % CLUSTER == 0 && CHUNK % UNITS == 0 && CHUNKS <= ARRIVALS, 
 static_assert(SLOTS > 1 || CHUNKS == 1, "a chunk is released when the next one is being multiplied");
 
 constexpr u32 WRITTEN = 1;                                 // barrier: the consumers have written new gradients
-constexpr u32 READ = 2;                                    // barrier: the writers have read them
+constexpr u32 READ = 2;                                    // barrier: the writers have read them; all wait there
 constexpr u32 WRITTEN_THREADS = CONSUMERS + WRITERS * 32;  // threads of either barrier
 
 struct Params {
@@ -97,28 +96,11 @@ struct Memory {
   }
 };
 
-// The weights of row `row` of the cluster from `k` of the block's chunk `chunk` on.
-__device__ __forceinline__ const TYPE* weights_of(const Place& place, u32 row, u32 chunk, u32 k) {
+// The weights of row `row` of warpgroup `g`, of the block's chunk `chunk`, from `k` of it on.
+__device__ __forceinline__ const TYPE* weights_of(const Place& place, u32 g, u32 chunk, u32 row, u32 k) {
   const Weights& weights = place.p.layer.weights;
   const u32 of_all = place.rank * CHUNKS + chunk;
   const i64 column = i64(of_all % GATES) * place.p.layer.units + of_all / GATES * CHUNK + k;
-  return weights.at + place.direction * weights.direction + i64(place.first_row() + row) * weights.pitch + column;
-}
-
-// The chunks in shared memory, those of warpgroup g behind those of the one before it.
-__device__ __forceinline__ void stage_weights(const Place& place, u32 memory) {
-  constexpr int PIECES_OF_LINE = CHUNK / 8;
-#pragma unroll 1
-  for (i32 chunk = 0; chunk < SHARED_CHUNKS; ++chunk) {
-    for (u32 item = threadIdx.x; item < u32(ROWS * PIECES_OF_LINE); item += THREADS) {
-      const u32 piece = item % PIECES_OF_LINE, row = item / PIECES_OF_LINE, tile = row / 64 * SHARED_CHUNKS + chunk;
-      union {
-        TYPE values[8];
-        u32 words[4];
-      } own;
-      load<Plain, 8>(own.values, weights_of(place, row, REGISTER_CHUNKS + chunk, piece * 8));
-      store_shared_16(memory + tile * WEIGHT_BYTES + row % 64 * LINE_BYTES + (piece ^ row % 8) * 16, own.words[0],
-                      own.words[1], own.words[2], own.words[3]);
-    }
-  }
+  const i64 line = place.first_row() + g * 64 + row;
+  return weights.at + place.direction * weights.direction + line * weights.pitch + column;
 }

@@ -13,8 +13,7 @@ from itertools import product
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.launch import ceil_div
-from lowdnn.engines.model.occupancy import clustered_sms, consumer_registers, launched_registers
-from lowdnn.engines.rnn.persistent_tile import CHUNK, LINE_BYTES, MOST_CHUNKS
+from lowdnn.engines.rnn.warpgroup_tile import BARRIER_BYTES, CHUNK, LINE_BYTES, MOST_CHUNKS, WarpgroupTile
 from lowdnn.ops.rnn import Rnn
 
 #: Sequences of a part.
@@ -56,67 +55,62 @@ _PAIR_S = 0.48e-6
 _FETCH_S = 0.25e-6
 #: How much longer turns take while other parts' gradients are under way.
 _CROWDED = 1.25
-_BARRIER_BYTES = 8
-#: Registers of a thread of the warpgroup that copies and writes.
-KEPT_REGISTERS = 72
+#: Steps whose gradients the kernel keeps.
+_HISTORY = 3
 
 
 @dataclass(frozen=True)
-class BackwardTile:
-    """columns: sequences of a part.  parts: parts of a group of blocks.  blocks: values that are saved for each unit
-    in a step, such as its gates.  chunks: chunks of k that a block multiplies.  cluster: blocks of a cluster.
-    warpgroups: the warpgroups that multiply.  register_chunks: chunks of a warpgroup whose weights lie in registers.
-    slots: chunks of the ring of gradients."""
+class BackwardTile(WarpgroupTile):
+    """See ``WarpgroupTile``; its columns are the sequences of a part.
 
-    columns: int
+    parts: parts of a group of blocks.  blocks: values that are saved for each unit in a step, such as its gates.
+    cluster: blocks of a cluster.  slots: chunks of the ring of gradients.
+    """
+
     parts: int
     blocks: int
-    chunks: int
     cluster: int
-    warpgroups: int
-    register_chunks: int
     slots: int
 
-    @property
-    def threads(self) -> int:
-        return (self.warpgroups + 1) * 4 * WARP_SIZE
+    kernel = "rnn_persistent_backward"
+    kept_registers = 72
 
     @property
-    def cluster_units(self) -> int:
-        return self.warpgroups * WARPGROUP_UNITS
+    def sequences(self) -> int:
+        return self.columns * self.parts
 
     @property
     def units(self) -> int:
+        """Units of a cluster."""
+        return self.warpgroups * WARPGROUP_UNITS
+
+    @property
+    def own_units(self) -> int:
         """Units whose cells a block computes."""
-        return self.cluster_units // self.cluster
+        return self.units // self.cluster
 
     @property
-    def taken_registers(self) -> int:
-        """Registers of a consumer's thread where the last warpgroup hands some over; 0 where all have enough."""
-        if self.warpgroups == 1:
-            return 0
-        return consumer_registers(launched_registers(self.threads), self.warpgroups, KEPT_REGISTERS)
-
-    @property
-    def chunk_bytes(self) -> int:
-        return self.columns * LINE_BYTES
+    def group_bytes(self) -> tuple[int, ...]:
+        """Bytes of each array of a group of blocks in the workspace: its gradients, and its arrivals."""
+        exchange = _HISTORY * self.cluster * self.chunks * self.chunk_bytes
+        return (self.parts * exchange, self.parts * MOST_CHUNKS * 4)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of the memory map of ``rnn_persistent_backward.cu``."""
-        weights = (self.chunks - self.register_chunks) * self.cluster_units * LINE_BYTES
-        sums, own = self.cluster_units * self.columns * 4, self.blocks * self.columns * self.units * 2
-        return weights + self.slots * self.slot_bytes + sums + own + 2 * _BARRIER_BYTES
+        weights = (self.chunks - self.register_chunks) * self.units * LINE_BYTES
+        sums, own = self.units * self.columns * 4, self.blocks * self.columns * self.own_units * 2
+        return weights + self.slots * self.slot_bytes + sums + own + 2 * BARRIER_BYTES
 
     @property
     def slot_bytes(self) -> int:
         """Bytes of a slot of the ring, with its barriers."""
-        return self.chunk_bytes + 2 * _BARRIER_BYTES
+        return self.chunk_bytes + 2 * BARRIER_BYTES
 
     @property
     def pairs(self) -> int:
         """Pairs of units of a sequence that a thread has of a part."""
-        return ceil_div(self.units * self.columns, 2 * 4 * WARP_SIZE * self.warpgroups)
+        return ceil_div(self.own_units * self.columns, 2 * 4 * WARP_SIZE * self.warpgroups)
 
     @property
     def registers(self) -> int:
@@ -130,37 +124,34 @@ class BackwardTile:
         product_s = self.chunks * (_CHUNK_S + self.warpgroups * self.columns * _COLUMN_S)
         if self.slots < self.chunks:
             product_s = max(product_s, self.chunks / self.slots * _SLOT_S)
-        received_bytes = self.cluster_units * self.columns * 4 * (self.cluster - 1) // self.cluster
+        received_bytes = self.units * self.columns * 4 * (self.cluster - 1) // self.cluster
         turn_s = product_s + _SUM_S + received_bytes / _SUM_BYTES_PER_S + self.pairs * _PAIR_S
         return max(_EXCHANGE_S + turn_s, self.parts * (_CROWDED * turn_s + self.pairs * _FETCH_S))
 
+    @property
+    def form(self) -> str:
+        """The tile as the kernel's name has it."""
+        own = f"{self.columns}p{self.parts}x{self.chunks}x{self.cluster}"
+        return f"{own}_w{self.warpgroups}r{self.register_chunks}s{self.slots}"
 
-def groups(rnn: Rnn, tile: BackwardTile) -> int:
-    """Groups of blocks in a direction."""
-    return ceil_div(rnn.batch_size, tile.columns * tile.parts)
+    @property
+    def macros(self) -> tuple[tuple[str, int | str], ...]:
+        return (
+            ("COLUMNS", self.columns),
+            ("PARTS", self.parts),
+            ("CHUNKS", self.chunks),
+            ("CLUSTER", self.cluster),
+            ("WARPGROUPS", self.warpgroups),
+            ("REGISTER_CHUNKS", self.register_chunks),
+            ("SLOTS", self.slots),
+            *self.register_macros,
+        )
 
 
-def clusters_of_group(rnn: Rnn, tile: BackwardTile) -> int:
-    return rnn.hidden_size // tile.cluster_units
-
-
-def blocks(rnn: Rnn, tile: BackwardTile) -> int:
-    """Blocks of all directions and groups."""
-    return rnn.directions * groups(rnn, tile) * clusters_of_group(rnn, tile) * tile.cluster
-
-
-def backward_tiles(rnn: Rnn, arch: ArchSpec, columns: int = 0, cluster: int = 0) -> Iterator[BackwardTile]:
-    """Tiles that fit ``arch``, all blocks at a time, the fastest first.
-
-    columns, cluster: the only ones, or 0.
-    """
-    found = (
-        tile
-        for sizes in product(COLUMNS, PARTS, CLUSTERS, WARPGROUPS)
-        if columns in (0, sizes[0]) and cluster in (0, sizes[2])
-        for tile in _tiles_of(rnn, arch, *sizes)
-    )
-    return iter(sorted(found, key=lambda tile: tile.step_s))
+def wide_backward_tiles(rnn: Rnn, arch: ArchSpec) -> Iterator[BackwardTile]:
+    """Tiles that fit a multiprocessor of ``arch``."""
+    for sizes in product(COLUMNS, PARTS, CLUSTERS, WARPGROUPS):
+        yield from _tiles_of(rnn, arch, *sizes)
 
 
 def _tiles_of(
@@ -171,10 +162,12 @@ def _tiles_of(
     if rnn.hidden_size % units or all_chunks % cluster or units % (cluster * WARP_UNITS) or units // cluster > CHUNK:
         return
     chunks = all_chunks // cluster
-    bare = BackwardTile(columns, parts, rnn.blocks, chunks, cluster, warpgroups, register_chunks=0, slots=0)
-    if chunks > MOST_CHUNKS or blocks(rnn, bare) > clustered_sms(arch.sm_count, cluster) // cluster * cluster:
+    if chunks > MOST_CHUNKS:
         return
-    registers = (bare.taken_registers or launched_registers(bare.threads)) - bare.registers
+    bare = BackwardTile(
+        columns, chunks, warpgroups, register_chunks=0, parts=parts, blocks=rnn.blocks, cluster=cluster, slots=0
+    )
+    registers = bare.most_registers - bare.registers
     if registers < 0:
         return
     tile = replace(bare, register_chunks=min(registers // _CHUNK_REGISTERS, chunks))

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.model.occupancy import consumer_registers, launched_registers
+from lowdnn.engines.rnn.warpgroup_tile import BARRIER_BYTES, CHUNK, LINE_BYTES, MOST_CHUNKS, WarpgroupTile
 from lowdnn.ops.rnn import Rnn
 
 #: Sequences of a group of blocks.
@@ -16,14 +15,8 @@ COLUMNS = (8, 16, 32, 64, 128)
 WARPGROUPS = (1, 2)
 #: Units of a block.
 UNITS = 16
-#: Elements of a chunk of k.
-CHUNK = 64
-#: Bytes of a chunk of a row.
-LINE_BYTES = 128
 #: Rows of weights of a block: four for each unit, whatever its cell has.
 ROWS = 64
-#: Chunks that a group can count.
-MOST_CHUNKS = 32
 
 #: Registers of a thread that a chunk of weights takes.
 _CHUNK_REGISTERS = 16
@@ -36,38 +29,20 @@ _OTHER_REGISTERS = {1: 140, 2: 118}
 _STEP_S = 2.1e-6
 #: Bytes of the states that a block reads in a second.
 _STATE_BYTES_PER_S = 45e9
-#: Registers of a thread of the copying warpgroup.
-KEPT_REGISTERS = 40
-_BARRIER_BYTES = 8
 
 
 @dataclass(frozen=True)
-class PersistentTile:
-    """columns: sequences of a group.  chunks: chunks of k.  warpgroups: the warpgroups that multiply.  register_chunks:
-    chunks of a warpgroup whose weights lie in registers."""
-
-    columns: int
-    chunks: int
-    warpgroups: int
-    register_chunks: int
+class PersistentTile(WarpgroupTile):
+    """See ``WarpgroupTile``; its columns are the sequences of a group."""
 
     kernel = "rnn_persistent_forward"
+    kept_registers = 40
     units = UNITS
+    cluster = 1
 
     @property
-    def threads(self) -> int:
-        return (self.warpgroups + 1) * 4 * WARP_SIZE
-
-    @property
-    def taken_registers(self) -> int:
-        """Registers of a consumer's thread where the copying warpgroup hands some over; 0 where all have enough."""
-        if self.warpgroups == 1:
-            return 0
-        return consumer_registers(launched_registers(self.threads), self.warpgroups, KEPT_REGISTERS)
-
-    @property
-    def chunk_bytes(self) -> int:
-        return self.columns * LINE_BYTES
+    def sequences(self) -> int:
+        return self.columns
 
     @property
     def group_bytes(self) -> tuple[int, ...]:
@@ -79,7 +54,7 @@ class PersistentTile:
         """Bytes of the memory map of ``rnn_persistent_forward.cu``."""
         weights = (self.chunks - self.warpgroups * self.register_chunks) * ROWS * LINE_BYTES
         sums = ROWS * self.columns * 4 if self.warpgroups > 1 else 0
-        states, barriers = self.columns * UNITS * 2, (self.chunks + 1) * _BARRIER_BYTES
+        states, barriers = self.columns * UNITS * 2, (self.chunks + 1) * BARRIER_BYTES
         return weights + self.chunks * self.chunk_bytes + sums + states + barriers
 
     @property
@@ -106,8 +81,7 @@ class PersistentTile:
             ("CHUNKS", self.chunks),
             ("WARPGROUPS", self.warpgroups),
             ("REGISTER_CHUNKS", self.register_chunks),
-            ("REGISTERS", self.taken_registers),
-            ("KEPT_REGISTERS", KEPT_REGISTERS),
+            *self.register_macros,
         )
 
 
@@ -119,6 +93,5 @@ def wide_tiles(rnn: Rnn, arch: ArchSpec) -> Iterator[PersistentTile]:
             continue
         for register_chunks in range(chunks // warpgroups, -1, -1):
             tile = PersistentTile(columns, chunks, warpgroups, register_chunks)
-            registers = tile.taken_registers or launched_registers(tile.threads)
-            if tile.shared_bytes <= arch.shared_bytes_per_block and tile.registers <= registers:
+            if tile.shared_bytes <= arch.shared_bytes_per_block and tile.registers <= tile.most_registers:
                 yield tile

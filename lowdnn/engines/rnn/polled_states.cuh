@@ -1,5 +1,5 @@
-// States that blocks of a running grid exchange through device memory, where a reader polls the states themselves: a word
-// that is still UNSET has not been written. So a hand-over takes a store and a load, without a counter or a fence.
+// States that blocks of a running grid exchange through device memory, where a reader polls the states themselves: a
+// word that is still UNSET has not been written. So a hand-over takes a store and a load, without a counter or a fence.
 //
 // A word has two 16-bit states. UNSET is two NaNs with all bits set, while conversions make every NaN 0x7fff.
 // The states before step s lie in slot s % SLOTS. A block that has all states of step s knows that all blocks have read

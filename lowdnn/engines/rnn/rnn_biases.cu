@@ -2,8 +2,8 @@
 //
 //   d bias(layer, side, row) = [d bias +] sums(layer, row + shift of the side, from the row `shifted` on)
 //
-// Layouts: sums (layer, sum_pitch); biases (layer, side, rows), contiguous. Side 0 is not shifted; the other one of a GRU
-// takes its last gate from a block of its own.
+// Layouts: sums (layer, sum_pitch); biases (layer, side, rows), contiguous. Side 0 is not shifted; the other one of a
+// GRU takes its last gate from a block of its own.
 // Block: THREADS rows of all sides of layer blockIdx.y. Launch: THREADS threads; no dynamic shared memory. It may be a
 // dependent launch.
 // Macros: TYPE, ADDS, THREADS.

@@ -1,8 +1,8 @@
 """``rnn_persistent``: recurrent networks whose layers take one launch each, with the weights on chip, and the gradients
 of their data.
 
-The engine ``rnn_stepwise`` does what it does not take. Kernels: ``rnn_persistent_forward.cu``, for few sequences
-``rnn_narrow_forward.cu``, and ``rnn_persistent_backward.cu``.
+The engine ``rnn_stepwise`` does what it does not take. Kernels: ``rnn_persistent_forward.cu`` and
+``rnn_persistent_backward.cu``; for few sequences ``rnn_narrow_forward.cu`` and ``rnn_narrow_backward.cu``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from lowdnn.engines.limits import alone
 from lowdnn.engines.rnn.layers import Recurrence
 from lowdnn.engines.rnn.network import Network, RnnOperation
 from lowdnn.engines.rnn.persistent import Persistent
-from lowdnn.engines.rnn.persistent_backward_tile import CLUSTERS, backward_tiles
+from lowdnn.engines.rnn.persistent_backward import backward_tiles
+from lowdnn.engines.rnn.persistent_backward_tile import CLUSTERS
 from lowdnn.engines.rnn.persistent_backward_tile import COLUMNS as BACKWARD_COLUMNS
 from lowdnn.engines.rnn.persistent_forward import forward_tiles
-from lowdnn.engines.rnn.persistent_tile import CHUNK, COLUMNS, MOST_CHUNKS
+from lowdnn.engines.rnn.persistent_tile import COLUMNS
 from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine, wgmma_limit
+from lowdnn.engines.rnn.warpgroup_tile import CHUNK, MOST_CHUNKS
 from lowdnn.enums import KnobType
 from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
@@ -51,7 +53,7 @@ class RnnPersistent(RecurrentEngine):
         """TILE_N and, backward, TILE_CGA_K; 0 leaves the choice to the engine."""
         if isinstance(operation, RnnForward):
             return (_columns(COLUMNS, "sequences of a group of blocks"),)
-        clusters = (OWN_CHOICE, *CLUSTERS)
+        clusters = (OWN_CHOICE, 1, *CLUSTERS)
         return (
             _columns(BACKWARD_COLUMNS, "sequences of a part of a step"),
             Knob("cluster", KnobType.TILE_CGA_K, clusters, OWN_CHOICE, "blocks that share the depth of a product out"),
@@ -63,10 +65,6 @@ class RnnPersistent(RecurrentEngine):
 
 def _backward_limit(operation: RnnBackwardData) -> str:
     """The limit of the kernel that goes back which ``operation`` exceeds, or an empty string."""
-    rnn, shared = operation.rnn, CHUNK * min(CLUSTERS)
-    if rnn.gates * rnn.hidden_size % shared:
-        got = f"{rnn.hidden_size} with {rnn.gates} gates"
-        return f"rnn.hidden_size: expected one whose gates are a multiple of {shared}, got {got}"
     for port, tensor in (("gates", operation.gates), ("dgates", operation.dgates), ("cells", operation.cells)):
         if tensor and tensor.alignment_bytes % ACCESS_BYTES:
             return f"{port}: expected an alignment of {ACCESS_BYTES} bytes, got {tensor.alignment_bytes}"

@@ -1,24 +1,24 @@
 // rnn_persistent_backward: all steps back of a recurrent layer in all of its directions in one launch, with the
 // recurrent weights on chip; for sm_90a. Formulas: ops/rnn_cells.py.
 //
-// Blocks: a group of blocks computes PARTS * COLUMNS sequences in one direction. The CLUSTER blocks of a cluster compute
-// ROWS units, a part of k each, and then the cells of UNITS units each. A block is blockIdx.x = ((direction * groups +
-// group) * clusters of a group + cluster) * CLUSTER + rank.
-// Parts: a step takes the sequences of a group in PARTS turns. While the gate gradients of one part are under way, those
-// of the others are multiplied.
-// Product: wgmma multiplies the transposed weights of ROWS units (m) with the gate gradients of the next step of COLUMNS
-// sequences (n) over CHUNKS * 64 elements of k. Chunk c of k is gate c % GATES of units c / GATES * 64 on; block `rank`
-// has those from rank * CHUNKS on. Each warpgroup multiplies 64 rows, of whose chunks of weights the first
+// Blocks: a group of blocks computes PARTS * COLUMNS sequences in one direction. The CLUSTER blocks of a cluster
+// compute ROWS units, a part of k each, and then the cells of UNITS units each. A block is blockIdx.x = ((direction *
+// groups + group) * clusters of a group + cluster) * CLUSTER + rank.
+// Parts: a step takes the sequences of a group in PARTS turns. While the gate gradients of one part are under way,
+// those of the others are multiplied.
+// Product: wgmma multiplies the transposed weights of ROWS units (m) with the gate gradients of the next step of
+// COLUMNS sequences (n) over CHUNKS * 64 elements of k. Chunk c of k is gate c % GATES of units c / GATES * 64 on;
+// block `rank` has those from rank * CHUNKS on. Each warpgroup multiplies 64 rows, of whose chunks of weights the first
 // REGISTER_CHUNKS lie in registers, the others in shared memory.
-// Sum: a warp has 16 rows, which one block of the cluster finishes. It sends its accumulators there, and that block adds
-// up those of all blocks in the order of their ranks.
-// Exchange: gate gradients go from block to block through `exchange`, [direction][group][part][HISTORY][chunk][column] of
-// 128 bytes in the swizzle that wgmma reads. Step s takes the place of step s - HISTORY: before a block writes there, the
-// barriers of its cluster have told it that all blocks have read that step. Writers count in `arrivals`,
+// Sum: a warp has 16 rows, which one block of the cluster finishes. It sends its accumulators there, and that block
+// adds up those of all blocks in the order of their ranks.
+// Exchange: gate gradients go from block to block through `exchange`, [direction][group][part][HISTORY][chunk][column]
+// of 128 bytes in the swizzle that wgmma reads. Step s takes the place of step s - HISTORY: before a block writes
+// there, the barriers of its cluster have told it that all blocks have read that step. Writers count in `arrivals`,
 // [direction][group][part][32], at their 64 units.
 // Roles: WARPGROUPS warpgroups multiply and compute cells. In one more warpgroup a warp copies gradients to a ring of
-// SLOTS chunks, and WRITERS warps write the block's own to `exchange` and to the layer, so that the others need not wait
-// for stores.
+// SLOTS chunks, and WRITERS warps write the block's own to `exchange` and to the layer, so that the others need not
+// wait for stores.
 // Shared memory (dynamic): weights [warpgroup][chunk] and ring [slot] in swizzled rows of 128 bytes, sums
 // [rank][warp][8 columns][lane], new gradients [block of gates][column][unit], barriers.
 // Alignment: gates, their gradients and cells begin at multiples of 16 bytes.
@@ -114,7 +114,7 @@ __device__ __forceinline__ void write_gradients(const Place& place, const Memory
       if (step < place.products()) gradients.exchange(part, step);
       if (step > 0 && thread < CLUSTER) mbarrier_release_cluster(cluster_address(memory.sums_free, thread));
       if (step < place.p.layer.steps) gradients.store(part, place.time(step));
-      if (step < place.products() || part + 1 < PARTS) named_barrier_arrive(READ, WRITTEN_THREADS);
+      if (step < place.products() || part + 1 < PARTS) named_barrier(READ, WRITTEN_THREADS);
     }
   }
 }
@@ -127,7 +127,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   if (place.cluster == 0 && place.rank == 0) {
     for (u32 i = threadIdx.x; i < PARTS * ARRIVALS; i += THREADS) place.arrivals(0)[i] = 0;
   }
-  stage_weights(place, memory.weights);
+  if constexpr (SHARED_CHUNKS > 0) {
+    const auto from = [&](u32 g, u32 chunk, u32 row, u32 k) { return weights_of(place, g, chunk, row, k); };
+    stage_weights<SHARED_CHUNKS, THREADS>(memory.weights, from);
+  }
   fence_async_shared();
   cluster_sync();
   grid_sync();  // counts are 0 everywhere

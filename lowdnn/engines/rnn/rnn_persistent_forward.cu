@@ -1,17 +1,17 @@
 // rnn_persistent_forward: all steps of a recurrent layer in all of its directions in one launch, with the recurrent
 // weights on chip; for sm_90a. Formulas: ops/rnn.py.
 //
-// Blocks: a group of blocks computes COLUMNS sequences in one direction, each of its blocks UNITS units, whose weights it
-// keeps. A block is blockIdx.x = (direction * groups + group) * blocks of a group + block.
+// Blocks: a group of blocks computes COLUMNS sequences in one direction, each of its blocks UNITS units, whose weights
+// it keeps. A block is blockIdx.x = (direction * groups + group) * blocks of a group + block.
 // Product: weights of 64 rows (m), the states before the step of the group's sequences (n), k the states' CHUNKS * 64
 // elements, on tensor cores with wgmma. Row 16 w + 2 v + e + 8 s is gate 2 s + e of unit 4 w + v; cells with less gates
 // have rows of zeros. So lane 4 (2 v + e) + q of warp w has two gates of a unit for columns 2 q and 2 q + 1 of each 8,
 // and its neighbour in e the other two: each hands the other what it lacks, and has all gates of one column.
 // The first REGISTER_CHUNKS chunks of a warpgroup lie in registers, the others in shared memory.
 // Exchange: states go from block to block through `exchange`, [direction][group][2][chunk][column] of 128 bytes in the
-// swizzle that wgmma reads. A step uses one half, the next one the other: whoever writes a half has read all states of the
-// step before, and their writers had read that half. Writers count in `arrivals`, [direction][group][32], at their chunk;
-// a copy waits for its own chunk alone.
+// swizzle that wgmma reads. A step uses one half, the next one the other: whoever writes a half has read all states of
+// the step before, and their writers had read that half. Writers count in `arrivals`, [direction][group][32], at their
+// chunk; a copy waits for its own chunk alone.
 // Roles: WARPGROUPS warpgroups multiply every WARPGROUPS-th chunk each, share their sums through shared memory, and
 // compute the cells of a part of the columns each; a warp of one more warpgroup copies states. The others of that
 // warpgroup hand over registers.
@@ -28,13 +28,14 @@
 #include "include/ptx/tma.cuh"
 #include "include/ptx/warpgroup.cuh"
 #include "include/ptx/wgmma.cuh"
-#include "include/vector.cuh"
+#include "persistent_exchange.cuh"
 #include "resident_cell.cuh"
+#include "resident_weights.cuh"
 
 DEFINE_WGMMA(multiply_shared, COLUMNS, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_registers, COLUMNS, f32.TYPE.TYPE)
 
-constexpr int UNITS = 16, ROWS = 64, CHUNK = 64, LINE_BYTES = 128;
+constexpr int UNITS = 16, ROWS = 64;
 constexpr int CONSUMERS = WARPGROUPS * WARPGROUP_SIZE, THREADS = CONSUMERS + WARPGROUP_SIZE;
 constexpr int BLOCKS_OF_CHUNK = CHUNK / UNITS;
 constexpr int ARRIVALS = 32;  // words of a group: a line, which a warp reads at a time
@@ -42,7 +43,7 @@ constexpr int OWN_CHUNKS = CHUNKS / WARPGROUPS;
 constexpr int SHARED_CHUNKS = OWN_CHUNKS - REGISTER_CHUNKS;
 // A thread's elements: one of each 8 columns of its warpgroup's part.
 constexpr int ELEMENTS = COLUMNS / 8 / WARPGROUPS;
-constexpr int WEIGHT_BYTES = ROWS * LINE_BYTES, CHUNK_BYTES = COLUMNS * LINE_BYTES;
+constexpr int CHUNK_BYTES = COLUMNS * LINE_BYTES;
 // Pieces of 16 bytes that a block's states of a sequence are.
 constexpr int PIECES = UNITS * int(sizeof(TYPE)) / 16;
 // Warps that write the block's states.
@@ -68,15 +69,6 @@ struct Params {
   i32 groups, blocks;  // groups of a direction, blocks of a group
 };
 
-__device__ __forceinline__ u32 arrived(const u32* arrivals) {
-  u32 count;
-  asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(count) : "l"(arrivals) : "memory");
-  return count;
-}
-__device__ __forceinline__ void arrive(u32* arrivals) {
-  asm volatile("red.release.gpu.add.u32 [%0], 1;" :: "l"(arrivals) : "memory");
-}
-
 // Where the block stands, and what of the arguments is its own.
 struct Place {
   const Params& p;
@@ -95,54 +87,14 @@ struct Place {
   __device__ __forceinline__ u32 own_chunk() const { return block / BLOCKS_OF_CHUNK; }
 };
 
-// The weights of row `row` of the block from `k` on; null for a row of zeros.
-__device__ __forceinline__ const TYPE* weights_of(const Place& place, u32 row, u32 k) {
+// The weights of row `row` of the block, of chunk `chunk` of warpgroup `g`, from `k` of it on; null for a row of zeros.
+__device__ __forceinline__ const TYPE* weights_of(const Place& place, u32 g, u32 chunk, u32 row, u32 k) {
   const u32 gate = row / 8 % 2 * 2 + row % 2, unit = row / 16 * 4 + row % 8 / 2;
   const Weights& weights = place.p.layer.weights;
   if (gate >= CELL::GATES) return nullptr;
   const i64 line = i64(gate) * place.p.layer.units + place.first_unit() + unit;
-  return weights.at + place.direction * weights.direction + line * weights.pitch + k;
+  return weights.at + place.direction * weights.direction + line * weights.pitch + (chunk * WARPGROUPS + g) * CHUNK + k;
 }
-
-// The chunks in shared memory, those of warpgroup g behind those of the one before it.
-__device__ __forceinline__ void stage_weights(const Place& place, u32 memory) {
-  constexpr int PIECES = CHUNK / 8;
-#pragma unroll 1
-  for (i32 chunk = WARPGROUPS * REGISTER_CHUNKS; chunk < CHUNKS; ++chunk) {
-    const u32 tile = chunk % WARPGROUPS * SHARED_CHUNKS + chunk / WARPGROUPS - REGISTER_CHUNKS;
-    for (u32 item = threadIdx.x; item < ROWS * PIECES; item += THREADS) {
-      const u32 piece = item % PIECES, row = item / PIECES;
-      union {
-        TYPE values[8];
-        u32 words[4];
-      } own = {};
-      if (const TYPE* from = weights_of(place, row, chunk * CHUNK + piece * 8)) load<Plain, 8>(own.values, from);
-      store_shared_16(memory + tile * WEIGHT_BYTES + row * LINE_BYTES + (piece ^ row % 8) * 16, own.words[0],
-                      own.words[1], own.words[2], own.words[3]);
-    }
-  }
-}
-
-// The chunks in registers of a thread of warpgroup `g`.
-struct OwnWeights {
-  u32 words[REGISTER_CHUNKS ? REGISTER_CHUNKS : 1][CHUNK / 16][4];
-
-  __device__ __forceinline__ OwnWeights(const Place& place, u32 g) {
-    const u32 lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
-#pragma unroll
-    for (int chunk = 0; chunk < REGISTER_CHUNKS; ++chunk) {
-#pragma unroll
-      for (int step = 0; step < CHUNK / 16; ++step) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const u32 k = (chunk * WARPGROUPS + g) * CHUNK + step * 16 + i / 2 * 8 + lane % 4 * 2;
-          const TYPE* from = weights_of(place, warp * 16 + i % 2 * 8 + lane / 4, k);
-          words[chunk][step][i] = from ? *reinterpret_cast<const u32*>(from) : 0;
-        }
-      }
-    }
-  }
-};
 
 // Where the states of a step arrive.
 struct Arrival {
@@ -330,7 +282,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run(const Arrival& arrival) {
-    const OwnWeights weights(place, g);
+    const OwnWeights weights([&](int chunk, u32 row, u32 k) { return weights_of(place, g, chunk, row, k); });
     begin();
     fetch(0);
 #pragma unroll 1
@@ -353,7 +305,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   const Arrival arrival(shared_address(memory));
   if (threadIdx.x == 0) arrival.begin();
   if (place.block == 0 && threadIdx.x < ARRIVALS) place.arrivals()[threadIdx.x] = 0;
-  stage_weights(place, shared_address(memory));
+  if constexpr (SHARED_CHUNKS > 0) {
+    const auto from = [&](u32 g, u32 chunk, u32 row, u32 k) { return weights_of(place, g, chunk, row, k); };
+    stage_weights<SHARED_CHUNKS, THREADS>(shared_address(memory), from);
+  }
   fence_async_shared();
   grid_sync();  // counts are 0 everywhere
   if (threadIdx.x < CONSUMERS) {

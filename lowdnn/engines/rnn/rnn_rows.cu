@@ -1,17 +1,17 @@
 // rnn_rows: rows of sequences from one tensor to another, a row of `elements` for each step of each sequence:
 //
-//   to(t, b) = scale * kept * from(t + shift, b)     kept: 0 or 1, by the random numbers of dropout (ops/rnn_forward.py)
+//   to(t, b) = scale * kept * from(t + shift, b)    kept: 0 or 1, by the random numbers of dropout (ops/rnn_forward.py)
 //
 // and 0 past the end of a sequence. With a shift of -1 or 1 it is the state before each step, forwards or backwards
 // in time; the first one comes from `first`.
 //
 // Layouts: a tensor over steps has any strides of step and sequence, and contiguous elements. A packed one has the rows
-// of step 0, of step 1 and so on, of those sequences that have the step, each `sequence` elements behind the one before:
-// row (t, b) is first(t) + b, where first(t) is the sum over all sequences of min(t, length). Rows of a packed target
-// behind them all become 0.
-// Block: blockIdx.x = step * blocks + block; a block takes THREADS vectors of the rows of a step. The step behind the last
-// one, of a packed target only, is what is left of that. Launch: THREADS threads; no dynamic shared memory. It may be a
-// dependent launch.
+// of step 0, of step 1 and so on, of those sequences that have the step, each `sequence` elements behind the one
+// before: row (t, b) is first(t) + b, where first(t) is the sum over all sequences of min(t, length). Rows of a packed
+// target behind them all become 0.
+// Block: blockIdx.x = step * blocks + block; a block takes THREADS vectors of the rows of a step. The step behind the
+// last one, of a packed target only, is what is left of that. Launch: THREADS threads; no dynamic shared memory. It may
+// be a dependent launch.
 // Macros: TYPE, VECTOR (elements of an access), FROM_PACKED, TO_PACKED, SHIFT, DROPS, THREADS.
 
 #include "include/numeric.cuh"
@@ -85,7 +85,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 
   TYPE values[VECTOR] = {};
   if (TO_PACKED && t == p.steps) {
-    for (i64 row = to_begin + b; row < p.rows; row += p.batch) store<VECTOR>(p.to + row * p.to_sequence + element, values);
+    for (i64 row = to_begin + b; row < p.rows; row += p.batch) {
+      store<VECTOR>(p.to + row * p.to_sequence + element, values);
+    }
     return;
   }
   const i32 length = length_of(p, b);

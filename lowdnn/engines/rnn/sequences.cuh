@@ -1,7 +1,7 @@
 // Where the rows of a recurrent layer lie, and which of them there are.
 //
-// Rows of a tensor over steps are (step t, sequence b, direction d); t of direction 1 runs backwards. A sequence has its
-// first `length` steps. Macros: TYPE.
+// Rows of a tensor over steps are (step t, sequence b, direction d); t of direction 1 runs backwards. A sequence has
+// its first `length` steps. Macros: TYPE.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// write_lengths: lengths[i] = values[i], where the values are parameters of the launch: it may be captured into a graph,
-// and the caller's array need not live on.
+// write_lengths: lengths[i] = values[i], where the values are parameters of the launch: it may be captured into a
+// graph, and the caller's array need not live on.
 //
 // Block: 128 threads, one for each value. Launch: ceil(count / 128) blocks. Shared memory: none.
 // Macros: CAPACITY (values of a launch).

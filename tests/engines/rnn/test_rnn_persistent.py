@@ -13,7 +13,8 @@ from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.driver import open_driver
 from lowdnn.engines.registry import engine_named
 from lowdnn.engines.rnn.narrow_tile import NarrowTile
-from lowdnn.engines.rnn.persistent_forward import ForwardTile, blocks, forward_tiles
+from lowdnn.engines.rnn.persistent_forward import forward_tiles
+from lowdnn.engines.rnn.persistent_launch import LayerTile, blocks
 from lowdnn.engines.rnn.persistent_tile import COLUMNS, PersistentTile
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
@@ -43,7 +44,7 @@ LENGTHS = (3, 3, 2, 1, 0)
 
 
 #: A tile of each kernel, for layers of 64 units with 4 gates.
-KERNELS: dict[str, ForwardTile] = {"narrow": NarrowTile(8, 16, 4, 64, 1), "wide": PersistentTile(16, 1, 1, 1)}
+KERNELS: dict[str, LayerTile] = {"narrow": NarrowTile(8, 16, 4, 64, 1), "wide": PersistentTile(16, 1, 1, 1)}
 
 
 @pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16])
@@ -97,9 +98,7 @@ def test_groups_of_blocks(device: Runtime, columns: int) -> None:
         ("lstm", 128, PersistentTile(32, 2, 2, 0)),
     ],
 )
-def test_tiles(
-    device: Runtime, monkeypatch: pytest.MonkeyPatch, cell: str, hidden_size: int, tile: ForwardTile
-) -> None:
+def test_tiles(device: Runtime, monkeypatch: pytest.MonkeyPatch, cell: str, hidden_size: int, tile: LayerTile) -> None:
     """Units of a block, elements of a thread, warps without a pair, weights in registers and in shared memory."""
     _only(monkeypatch, tile)
     rnn = replace(CELLS[cell], hidden_size=hidden_size, batch_size=18)
@@ -171,7 +170,7 @@ def _check_forward(runtime: Runtime, rnn: Rnn, **wanted: Any) -> list[Plan]:
     return check_training(runtime, ENGINE, rnn, DataType.HALF, anchors=(RnnForward,), **wanted)
 
 
-def _only(monkeypatch: pytest.MonkeyPatch, tile: ForwardTile) -> None:
+def _only(monkeypatch: pytest.MonkeyPatch, tile: LayerTile) -> None:
     """Lets the engine take ``tile`` alone."""
     monkeypatch.setattr("lowdnn.engines.rnn.persistent.forward_tiles", lambda *_: iter([tile]))
 
