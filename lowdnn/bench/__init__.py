@@ -1,1 +1,1 @@
-"""Benchmarks: suites of cases, least times, timing, rows and their comparison. Peers are not here, nor is PyTorch."""
+"""Benchmarks: suites of cases, least times, runs on a device, verdicts on two of them, pictures. Peers are not here."""

@@ -1,4 +1,4 @@
-"""The ``lowdnn`` command: ``info``, ``run``, ``kernels``, ``cache``, ``demo``, ``guide``."""
+"""The ``lowdnn`` command: ``info``, ``run``, ``bench``, ``kernels``, ``cache``, ``demo``, ``guide``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from lowdnn import __version__
+from lowdnn.cli.bench_arguments import add_bench_arguments
 from lowdnn.cli.cache_arguments import add_cache_arguments
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.status import LowdnnError
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add_kernels_arguments(
         commands.add_parser("kernels", help="the kernels that a workload needs, and few that serve it")
     )
+    add_bench_arguments(commands.add_parser("bench", help="time cases, save and draw the times, compare two versions"))
     add_cache_arguments(commands.add_parser("cache", help="compiled kernels on disk, and bundles to ship"))
     demo = commands.add_parser("demo", help="train a convolutional network on handwritten digits; exit 1 under 97 %%")
     _add_demo_arguments(demo)
@@ -120,6 +122,12 @@ def _cache(arguments: argparse.Namespace) -> int:
     return cache(arguments)
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.bench import bench
+
+    return bench(arguments)
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from lowdnn.cli.demo import demo
 
@@ -132,7 +140,15 @@ def _guide(arguments: argparse.Namespace) -> int:
     return guide(arguments)
 
 
-_COMMANDS = {"info": _info, "run": _run, "kernels": _kernels, "cache": _cache, "demo": _demo, "guide": _guide}
+_COMMANDS = {
+    "info": _info,
+    "run": _run,
+    "bench": _bench,
+    "kernels": _kernels,
+    "cache": _cache,
+    "demo": _demo,
+    "guide": _guide,
+}
 
 
 if __name__ == "__main__":

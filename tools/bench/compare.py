@@ -1,20 +1,21 @@
-"""Rows of two measurements: ``python -m tools.bench.compare --before FILE... --after FILE...``.
+"""Rows of measurements before and after a change: ``python -m tools.bench.compare --before FILE... --after FILE...``.
 
-Files are those of ``tools.bench --out``; several of one side are rounds, best taken in turns with the other side's. A
-case is slower or faster where its medians differ by more than the spread and by more than 1 %. The exit code is 1 where
-a case is slower.
+Files are those of ``tools.bench --out``; those of one side are rounds, best taken in turns with the other side's. The
+verdict on a case needs three rounds before (``lowdnn/bench/verdicts.py``); of those after, the median counts. The exit
+code is 1 where a case is slower.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
-from lowdnn.bench.comparison import change_table, changes
-from lowdnn.bench.table import Row, read_rows
+from lowdnn.bench.report import verdict_table
+from lowdnn.bench.table import read_rows
+from lowdnn.bench.verdicts import Word, of_times
 
 
 def main() -> int:
@@ -22,13 +23,19 @@ def main() -> int:
     parser.add_argument("--before", nargs="+", type=Path, required=True, metavar="FILE")
     parser.add_argument("--after", nargs="+", type=Path, required=True, metavar="FILE")
     arguments = parser.parse_args()
-    found = changes(_rows(arguments.before), _rows(arguments.after))
-    print(change_table(found))
-    return int(any(change.is_loss for change in found))
+    after = {case: median(times) for case, times in _times(arguments.after).items()}
+    found = of_times(_times(arguments.before), after)
+    print(verdict_table(found))
+    return int(any(verdict.word is Word.SLOWER for verdict in found))
 
 
-def _rows(paths: Sequence[Path]) -> Iterator[Row]:
-    return chain.from_iterable(map(read_rows, paths))
+def _times(paths: Sequence[Path]) -> dict[str, list[float]]:
+    """The times of each case, without rows that have an error."""
+    found: dict[str, list[float]] = {}
+    for row in (row for path in paths for row in read_rows(path)):
+        if not row.error:
+            found.setdefault(row.case, []).append(row.us)
+    return found
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from lowdnn.cases import text
 from lowdnn.cases.base import Case, Inputs
 from lowdnn.cases.roles import values_by_role
@@ -63,8 +61,7 @@ class GraphCase(Case):
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """Numbers as for other cases; tensors with offsets, lengths, indices and variances have values that fit."""
-        rng = np.random.default_rng([seed, 1])
-        return super().inputs(seed, exact) | values_by_role(rng, self._graph)
+        return super().inputs(seed, exact) | values_by_role(self._graph, seed)
 
     def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
         convolutions = [op.output for op in graph.operations if isinstance(op, ConvolutionOperation) and op.beta]
