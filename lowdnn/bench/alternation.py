@@ -7,7 +7,6 @@ Within a pair the rounds go A B, B A, A B, ..., so that neither a drift of the c
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from zipfile import BadZipFile, ZipFile
 import lowdnn
 from lowdnn.bench import workbench
 from lowdnn.bench.verdicts import Verdict, Word, of_pairs, paired
+from lowdnn.config import with_first
 from lowdnn.status import BadParamError, InternalError
 
 #: The root of this lowdnn.
@@ -34,13 +34,12 @@ class Timer:
     """A process that times cases with the lowdnn below ``root`` (``workbench``)."""
 
     def __init__(self, root: Path, device: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         # -P: the script's own folder, which is this lowdnn's, must not come first.
         command = (sys.executable, "-P", workbench.__file__, device)
         self._root = root
         self._process = subprocess.Popen(
             command,
-            env=environment | {"PYTHONPATH": str(root)},
+            env=with_first({"PYTHONPATH": str(root)}),
             cwd=root,
             text=True,
             stdin=subprocess.PIPE,
