@@ -56,9 +56,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class SequenceMemory:
-    """Memory for the tensors between the steps of a sequence, and for the steps' workspaces; sizes in bytes.
+    """The memory of a sequence for the tensors between its steps, and for their workspaces; sizes in bytes.
 
-    tensors: the intermediates and their positions.  workspaces: the workspace of each step.
+    tensors: the intermediates with their places.  workspaces: a place for each step.
     size_bytes: the arena's.  lower_bound_bytes: the most that is in use in one step; no arena is smaller.
     separate_bytes: each tensor in memory of its own, beside one workspace for all steps.
     """
@@ -79,7 +79,7 @@ class SequenceMemory:
 
 @dataclass(frozen=True)
 class _Step:
-    """names: the sequence's names of the graph's tensors, by uid.  tensors: these, by name."""
+    """names: names in the sequence of the graph's tensors, by uid.  tensors: these tensors by name."""
 
     graph: Graph
     names: Mapping[int, str]
@@ -89,7 +89,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Bound:
-    """The arena at one address. tensors: its parts by name.  workspaces: the workspace of each step, if any."""
+    """The arena at one address. tensors: its parts by name.  workspaces: a part for each step, or None."""
 
     base: int
     context: Context
@@ -119,10 +119,10 @@ class GraphSequence:
     def add(self, graph: Graph, tensors: Mapping[Any, str] | None = None) -> Self:
         """Adds a graph that is built behind the others.
 
-        tensors: the sequence's names of the graph's tensors, by tensor, name or uid; by default their own names. Raises
-        BadParamError for a tensor that the graph does not have, or that has no name; DuplicatedEntriesError for one
-        that an earlier graph writes already; ShapeMismatchError where a graph reads more than another has written, or
-        another data type.
+        tensors: names in the sequence for tensors of the graph, by tensor, name or uid; by default their own names.
+        Raises BadParamError for a tensor that the graph does not have, or that has no name; DuplicatedEntriesError for
+        one that an earlier graph writes already; ShapeMismatchError where a graph reads more than another has written,
+        or another data type.
         """
         if not hasattr(graph, "plan"):
             raise AttributeTypeError.at(f"{_WHERE}.add.graph", expected="a pygraph that is built", got=shown(graph))
@@ -146,7 +146,7 @@ class GraphSequence:
 
     @cached_property
     def memory(self) -> SequenceMemory:
-        """The arena's size and the positions in it; needs no device."""
+        """The places in the arena and its size; needs no device."""
         tensors = self._intermediates()
         workspaces = {
             f"workspace of step {number}": Lifetime(step.workspace_bytes, number, number)
@@ -171,10 +171,10 @@ class GraphSequence:
     def execute(self, values: Mapping[str, object], workspace: object = None, handle: Handle | None = None) -> None:
         """Launches all graphs into the handle's stream; does not wait.
 
-        values: the tensors outside of the arena, by name, each as in ``pygraph.execute``.
+        values: the tensors outside of the arena by name, each value as in ``pygraph.execute``.
         workspace: ``get_workspace_size()`` bytes at any address, as in ``pygraph.execute``, or a WorkspacePool.
-        handle: the first graph's by default. Raises BadParamError for a name that is missing or unknown, and what
-        ``pygraph.execute`` raises.
+        handle: by default the handle of the first graph.
+        Raises BadParamError for a name that is missing or unknown, and what ``pygraph.execute`` raises.
         """
         chosen = handle or self.handle
         self._check_values(values)
@@ -241,7 +241,7 @@ class GraphSequence:
 
 
 def _names(graph: Graph, given: Mapping[Any, str]) -> dict[int, str]:
-    """The sequence's names of the tensors of the graph's plan, by uid.
+    """The sequence's name of each tensor of the graph's plan, by uid.
 
     A tensor that has a value of its own is left out unless it is given a name.
     """

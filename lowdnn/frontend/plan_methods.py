@@ -14,6 +14,7 @@ from lowdnn.frontend.enums import behavior_note, frontend_behavior_note, fronten
 from lowdnn.frontend.knobs import knob, ranged
 from lowdnn.frontend.plans import PlanEntry, PlanList
 from lowdnn.plan import Plan
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import NotSupportedError
 
 
@@ -23,6 +24,21 @@ class PlanConfig:
 
     engine_id: int
     knobs: Mapping[knob_type, int]
+
+
+@dataclass(frozen=True)
+class ParetoPlan:
+    """A plan on the frontier of time against workspace.
+
+    index: its place in the plan list.  estimated_us: microseconds by the cost model, or measured where a tuning record
+    says so (``is_measured``).  workspace_bytes: bytes that it needs, at any address.
+    """
+
+    index: int
+    name: str
+    estimated_us: float
+    is_measured: bool
+    workspace_bytes: int
 
 
 class PlanMethods:
@@ -40,6 +56,19 @@ class PlanMethods:
     def plans(self) -> list[PlanConfig]:
         """The candidates, best first, deselected ones included; none before create_execution_plans."""
         return [PlanConfig(*self.get_engine_and_knobs_at_index(i)) for i in range(self.get_execution_plan_count())]
+
+    def pareto_plans(self) -> list[ParetoPlan]:
+        """The plans that need less workspace than each faster one, fastest first, without those deselected.
+
+        ``build_plan_at_index`` and ``select_plan`` take one by its index. Plans between the best one and one without
+        splits, with their sums in fewer parts, are among them, and then in the list as well.
+        """
+        return [
+            ParetoPlan(
+                index, found.plan.name, found.estimated_us, found.is_measured, size_anywhere(found.workspace_bytes)
+            )
+            for index, found in self._planned().frontier()
+        ]
 
     def backend_plan_entries(self) -> list[PlanConfig]:
         """``plans``: cudnn-frontend has others beside those of its backend."""

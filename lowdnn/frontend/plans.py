@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.backend.at_hand import choice_at_hand
@@ -21,6 +22,7 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.kernel_caches import kernel_cache
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.explanation import Explanation, Outcome
+from lowdnn.heuristics.frontier import best_allowed, frontier
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import size_anywhere
@@ -39,11 +41,15 @@ Filter = Callable[[Plan], str]
 
 @dataclass
 class PlanEntry:
-    """One candidate; ``failure`` says why it could not be built, ``prepared`` is there once it is."""
+    """One candidate; ``failure`` says why it could not be built, ``prepared`` is there once it is.
+
+    is_derived: whether it is another one with its sums in fewer parts.
+    """
 
     candidate: Candidate
     failure: str = ""
     prepared: PreparedExecution | None = None
+    is_derived: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -79,6 +85,8 @@ class PlanList:
     #: The entry that ``build`` has taken in place of the first, since its kernels were at hand.
     at_hand: PlanEntry | None = None
     _entries: list[PlanEntry] = field(default_factory=list)
+    #: The numbers of filters and entries when ``preferred`` looked last, and the entry that it found.
+    _found: tuple[tuple[int, int], PlanEntry | None] = ((-1, -1), None)
     #: Rankings whose candidates nobody has asked for yet.
     _waiting: list[Ranking] = field(default_factory=list)
 
@@ -143,7 +151,9 @@ class PlanList:
             for entry in self.entries:
                 if not self.barred(entry):
                     handle.begin(entry.plan)
-        for entry in self.in_turn():
+        preferred = self.preferred()
+        others = (entry for entry in self.in_turn() if entry is not preferred)
+        for entry in chain(() if preferred is None else (preferred,), others):
             if entry is self.pinned:
                 continue
             entry.failure = self.barred(entry)
@@ -161,7 +171,7 @@ class PlanList:
 
         It has the last place of the list, so that the others keep theirs.
         """
-        first = next((entry for entry in self.in_turn() if not self.barred(entry)), None)
+        first = self.preferred()
         if first is None:
             return None
         taken = choice_at_hand(handle, first.candidate, lambda plan: not self._barred(plan))
@@ -172,10 +182,34 @@ class PlanList:
         return self._try_prepare(self.at_hand, handle)
 
     def first(self) -> PlanEntry:
-        """The entry that was chosen or pinned, else the first that no filter leaves out; raises GraphPatternError where
-        there is none."""
+        """The entry that was chosen or pinned, else the preferred one; raises GraphPatternError where there is none."""
         self.check_support()
-        return self.chosen or self.pinned or next(entry for entry in self.in_turn() if not self.barred(entry))
+        found = self.chosen or self.pinned or self.preferred()
+        if found is None:
+            raise GraphPatternError(f"pygraph {self.name!r}: no engine runs the graph; " + self._reasons())
+        return found
+
+    def preferred(self) -> PlanEntry | None:
+        """The first entry; where a filter leaves it out, the fastest by estimate that none does.
+
+        That may be a plan with its sums in fewer parts, which gets the last place of the list.
+        """
+        first = next(self.in_turn(), None)
+        if first is None or not self.barred(first):
+            return first
+        if self._found[0] != (len(self.filters), len(self.entries)):
+            found = best_allowed(self._candidates(), lambda plan: not self._barred(plan))
+            entry = None if found is None else self._entry_of(found)
+            self._found = (len(self.filters), len(self.entries)), entry
+        return self._found[1]
+
+    def frontier(self) -> list[tuple[int, Candidate]]:
+        """The plans that no filter leaves out and no other beats in time and workspace, with their places in the list.
+
+        Plans with their sums in fewer parts get the last places.
+        """
+        found = frontier(self._candidates(), lambda plan: not self._barred(plan))
+        return [(self.entries.index(self._entry_of(candidate)), candidate) for candidate in found]
 
     def at(self, index: int) -> PlanEntry:
         if type(index) is int and 0 <= index < len(self._entries):
@@ -196,10 +230,22 @@ class PlanList:
     def explanation(self) -> Explanation:
         """The candidates with the one that is used, and the engines that refused."""
         outcomes = tuple(Outcome.of(entry.candidate, entry.failure or self.barred(entry)) for entry in self.entries)
-        wanted = self.chosen or self.pinned or self.at_hand
+        wanted = self.chosen or self.pinned or self.at_hand or self.preferred()
         places = range(len(outcomes)) if wanted is None else [self.entries.index(wanted)]
         chosen = next((outcomes[place] for place in places if not outcomes[place].left_out), None)
         return Explanation(outcomes, chosen, *related(self._refusals(), self.engines, self.graph))
+
+    def _candidates(self) -> list[Candidate]:
+        return [entry.candidate for entry in self.entries if not entry.is_derived]
+
+    def _entry_of(self, candidate: Candidate) -> PlanEntry:
+        """The entry with the candidate's plan; a new one at the end where there is none."""
+        same = (entry for entry in self.entries if entry.candidate.engine is candidate.engine)
+        known = next((entry for entry in same if entry.plan == candidate.plan), None)
+        if known is None:
+            known = PlanEntry(candidate, is_derived=True)
+            self.entries.append(known)
+        return known
 
     def _rank(self, ranking: Ranking) -> None:
         asked = {entry.candidate.engine.name for entry in self._entries if not entry.candidate.choices}

@@ -22,7 +22,7 @@ from lowdnn.engines.engine_set import related
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import plan_us
-from lowdnn.heuristics.ranking import Candidate, Ranking
+from lowdnn.heuristics.ranking import SPLITS, Candidate, Ranking
 from lowdnn.plan import Plan
 
 #: Columns of a terminal.
@@ -38,7 +38,6 @@ _MOST_TAKING = 4
 _MOST_REFUSING = 2
 #: Characters of a reason in the sentence.
 _SHORT = 40
-_SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def _algorithm(plan: Plan) -> str:
     knobs = dict(plan.choices)
     rows, columns = knobs.get(KnobType.TILE_M), knobs.get(KnobType.TILE_N)
     tile = f"{rows}x{columns}" if rows and columns else f"{rows} rows" if rows else f"{columns} columns"
-    splits = prod(knobs.get(kind, 1) for kind in _SPLITS)
+    splits = prod(knobs.get(kind, 1) for kind in SPLITS)
     found = [*([tile] if rows or columns else []), *([f"{splits} splits"] if splits > 1 else [])]
     return ", ".join(found) or "-"
 

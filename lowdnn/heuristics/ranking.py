@@ -34,7 +34,7 @@ from lowdnn.plan import Plan
 from lowdnn.status import BadParamError, NotSupportedError, Status
 
 #: Knobs that count the parts of a sum.
-_SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
+SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
 
 
 @dataclass(frozen=True)
@@ -271,6 +271,35 @@ def candidate_for(engine: Engine, graph: OperationGraph, arch: ArchSpec, choices
     return Candidate(engine, graph, arch, choices, estimate, f"{estimate:.1f} us estimated, knobs chosen", plan)
 
 
+def with_parts(candidate: Candidate, most: int) -> Candidate | None:
+    """The candidate with the sums of its plan in at most ``most`` parts each; None where that saves no workspace.
+
+    Its other knobs stay; whole sums alone have knobs of their own. It is never estimated below ``candidate``: the
+    engine, which knows more than the cost model, chose to split.
+    Raises BadParamError for a number of parts that the engine does not know.
+    """
+    engine, graph, arch, plan = candidate.engine, candidate.graph, candidate.arch, candidate.plan
+    choices = {knob: most for knob, value in plan.choices if knob in SPLITS and value > most}
+    if not choices or not plan.workspace_bytes:
+        return None
+    if most > 1:
+        choices = {**dict(plan.choices), **choices}
+    fewer = engine.plan(graph, arch, choices)
+    saved_bytes = plan.workspace_bytes - fewer.workspace_bytes
+    if saved_bytes <= 0:
+        return None
+    estimate = max(plan_us(fewer, arch), candidate.estimated_us)
+    than = "split" if most == 1 else "in more parts"
+    reason = f"{_reason(fewer, estimate)}, {saved_bytes} bytes of workspace less than {than}"
+    return Candidate(engine, graph, arch, choices, estimate, reason, fewer)
+
+
+def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
+    """The candidate without splits, where that saves workspace."""
+    whole = with_parts(candidate, 1)
+    return () if whole is None else (whole,)
+
+
 def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:
     """When an engine with this lower bound is asked."""
     bound, engine = bounded
@@ -279,22 +308,6 @@ def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:
 
 def _order(candidate: Candidate) -> tuple[float, int]:
     return candidate.estimated_us, candidate.engine.index
-
-
-def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
-    """The candidate with the sums of its plan in one part each, where that saves workspace.
-
-    It is never estimated below ``candidate``: the engine, which knows more than the cost model, chose to split.
-    """
-    engine, graph, arch, plan = candidate.engine, candidate.graph, candidate.arch, candidate.plan
-    choices = {knob: 1 for knob, value in plan.choices if knob in _SPLITS and value > 1}
-    if choices and plan.workspace_bytes:
-        whole = engine.plan(graph, arch, choices)
-        saved_bytes = plan.workspace_bytes - whole.workspace_bytes
-        if saved_bytes > 0:
-            estimate = max(plan_us(whole, arch), candidate.estimated_us)
-            reason = f"{_reason(whole, estimate)}, {saved_bytes} bytes of workspace less than split"
-            yield Candidate(engine, graph, arch, choices, estimate, reason, whole)
 
 
 def _reason(plan: Plan, estimate_us: float) -> str:

@@ -38,7 +38,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Packing:
-    """offsets: the position of each item, in bytes from the arena's beginning.  size_bytes: the size of the arena.
+    """offsets: bytes from the begin of the arena to each item.  size_bytes: the size of the arena.
 
     lower_bound_bytes: the most bytes in use in one step, which no arena can be smaller than.
     sum_bytes: the sizes of all items, each in memory of its own.

@@ -25,15 +25,17 @@ HALF, FLOAT, UINT8 = cudnn.data_type.HALF, cudnn.data_type.FLOAT, cudnn.data_typ
 
 #: Images of a batch.
 N = 2
-#: Channels outside of a block.
+#: Channels between blocks.
 WIDE = 32
 #: Channels inside of a block.
 NARROW = 16
 #: Rows and columns of an image.
 SIZE = 6
+#: Blocks of the network.
 BLOCKS = 5
 #: Filters of a block's three convolutions: outputs, inputs, rows and columns.
 FILTERS = {"w1": (NARROW, WIDE, 1, 1), "w2": (NARROW, NARROW, 3, 3), "w3": (WIDE, NARROW, 1, 1)}
+#: A graph, and names in the sequence for its tensors.
 Step = tuple[cudnn.pygraph, dict[str, str]]
 
 
@@ -45,8 +47,8 @@ class Bottleneck:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self.forward: list[tuple[cudnn.pygraph, dict[str, str]]] = []
-        self.backward: list[tuple[cudnn.pygraph, dict[str, str]]] = []
+        self.forward: list[Step] = []
+        self.backward: list[Step] = []
         for x, w, y in (("x", "w1", "a1"), ("a1", "w2", "a2"), ("a2", "w3", "y")):
             self.forward.append(self._convolution(x, w, y))
         self.backward.append(self._relu_gradient())
@@ -64,29 +66,29 @@ class Bottleneck:
     def _filter(self, graph: cudnn.pygraph, name: str) -> cudnn.Tensor:
         return graph.tensor(FILTERS[name], lowdnn.channels_last_strides(FILTERS[name]), name=name)
 
-    def _built(self, graph: cudnn.pygraph, output: cudnn.Tensor, name: str) -> tuple[cudnn.pygraph, dict[str, str]]:
+    def _built(self, graph: cudnn.pygraph, output: cudnn.Tensor, name: str) -> Step:
         output.set_output(True).set_data_type(HALF).set_name(name)
         graph.build()
         return graph, {tensor.name: tensor.name for tensor in graph.plan.tensors}
 
-    def _convolution(self, x: str, w: str, y: str) -> tuple[cudnn.pygraph, dict[str, str]]:
+    def _convolution(self, x: str, w: str, y: str) -> Step:
         graph, padding = self._new(), [FILTERS[w][2] // 2] * 2
         found = graph.conv_fprop(self._image(graph, x), self._filter(graph, w), padding=padding)
         if y == "y":
             found = graph.add(found, self._image(graph, "x"))
         return self._built(graph, graph.relu(found), y)
 
-    def _relu_gradient(self) -> tuple[cudnn.pygraph, dict[str, str]]:
+    def _relu_gradient(self) -> Step:
         graph = self._new()
         return self._built(graph, graph.relu_backward(self._image(graph, "dy"), self._image(graph, "y")), "dz")
 
-    def _filter_gradient(self, dy: str, x: str, w: str) -> tuple[cudnn.pygraph, dict[str, str]]:
+    def _filter_gradient(self, dy: str, x: str, w: str) -> Step:
         graph, padding = self._new(), [FILTERS[w][2] // 2] * 2
         found = graph.conv_wgrad(self._image(graph, x), self._image(graph, dy), padding=padding)
         found.set_dim(FILTERS[w]).set_stride(lowdnn.channels_last_strides(FILTERS[w]))
         return self._built(graph, found, f"d{w}")
 
-    def _data_gradient(self, dy: str, x: str, w: str, dx: str) -> tuple[cudnn.pygraph, dict[str, str]]:
+    def _data_gradient(self, dy: str, x: str, w: str, dx: str) -> Step:
         graph, padding = self._new(), [FILTERS[w][2] // 2] * 2
         saved = self._image(graph, "dz" if dx == "dx" else x)
         found = graph.conv_dgrad(self._image(graph, dy), self._filter(graph, w), padding=padding)
@@ -95,7 +97,7 @@ class Bottleneck:
         return self._built(graph, result, dx)
 
 
-def network(handle: Handle) -> list[tuple[cudnn.pygraph, dict[str, str]]]:
+def network(handle: Handle) -> list[Step]:
     """Blocks forward, then their gradients backward: steps with the names of their tensors.
 
     The output of block i is the input x of block i + 1, whose gradient dx is the gradient dy of block i.
@@ -112,9 +114,9 @@ def network(handle: Handle) -> list[tuple[cudnn.pygraph, dict[str, str]]]:
 
 
 def executed_separately(
-    steps: Sequence[tuple[cudnn.pygraph, dict[str, str]]], given: Mapping[str, lowdnn.DeviceTensor], handle: Handle
+    steps: Sequence[Step], given: Mapping[str, lowdnn.DeviceTensor], handle: Handle
 ) -> dict[str, NDArray[Any]]:
-    """The tensors that the steps write, by name, with a buffer for each tensor and each workspace."""
+    """The outputs of all steps by name, with a buffer for each tensor and each workspace."""
     buffers, written = dict(given), []
     for graph, names in steps:
         for tensor in graph.get_outputs():

@@ -20,7 +20,8 @@ Arguments = Callable[[pygraph], dict[str, Any]]
 OTHERS = (
     *("tensor", "get_", "build", "execute", "select_", "deselect_", "create_", "check_", "query_", "explain"),
     *("validate", "key", "serialize", "deserialize", "handle", "nodes", "find_tensor", "inspect", "run"),
-    *("populate_cuda_graph", "update_cuda_graph", "plans", "context", "backend_plan_entries", "selected_engine"),
+    *("populate_cuda_graph", "update_cuda_graph", "plan", "pareto_plans", "context", "backend_plan_entries"),
+    "selected_engine",
 )
 
 #: The others.

@@ -49,7 +49,7 @@ _PLANNING = (
     *("get_behavior_notes", "get_behavior_notes_for_plan_at_index", "get_engine_and_knobs_at_index", "key"),
     *("get_engine_count", "get_knobs_for_engine", "deselect_engines", "deselect_numeric_notes", "select_numeric_notes"),
     *("deselect_behavior_notes", "select_behavior_notes", "deselect_workspace_greater_than"),
-    *("select_plan", "backend_plan_entries"),
+    *("select_plan", "backend_plan_entries", "pareto_plans"),
     "query_tensor_attributes_of_uid",
 )
 
