@@ -4,7 +4,9 @@ Graphs of one structure run well with few kernels. So the engines and knobs that
 are kept, and those whose kernels are at hand are tried for a new shape: each is planned for the shape, and the cost
 model chooses.
 
-    kept on disk, by structure and architecture: [["matmul_wgmma", {"TILE_M": 128, ...}], ...]
+    kept on disk, by structure and architecture: [["matmul_wgmma", {"TILE_M": 128, ...}, [1, 512, 4096, ...]], ...]
+
+The numbers are the extents of a graph for which the choices were taken: those of extents like a new graph's come first.
 
 The file is advice: an engine or a knob that this version does not have is passed over, and each plan is made here.
 """
@@ -16,6 +18,8 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
+from math import log2
 from typing import Any, NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
@@ -34,6 +38,10 @@ from lowdnn.status import BadParamError, NotSupportedError
 _MOST_STRUCTURES = 1024
 #: Choices kept for a structure; the one that was added first goes first.
 _MOST_CHOICES = 64
+#: Plans at hand that are compared for a graph.
+_MOST_TRIED = 8
+#: The slowdown below which no others are looked at.
+_NEARLY = 1.02
 
 
 class EngineChoices(NamedTuple):
@@ -47,6 +55,13 @@ class EngineChoices(NamedTuple):
         return cls(plan.engine, plan.choices)
 
 
+class _Taken(NamedTuple):
+    """Choices, and the extents of a graph that they were taken for."""
+
+    choices: EngineChoices
+    extents: tuple[int, ...]
+
+
 class KnownChoices:
     """The engines and knobs that were taken, by the structure of their graphs, in memory and on disk.
 
@@ -56,22 +71,26 @@ class KnownChoices:
 
     def __init__(self, cache: DiskCache | None) -> None:
         self._cache = cache
-        self._known: OrderedDict[str, list[EngineChoices]] = OrderedDict()
+        self._known: OrderedDict[str, list[_Taken]] = OrderedDict()
 
     def add(self, plan: Plan, graph: OperationGraph, arch: ArchSpec) -> None:
         """Keeps the engine and the knobs of ``plan`` for other graphs of the structure of ``graph``."""
-        taken, known = EngineChoices.of(plan), self.of(graph, arch)
-        if taken in known:
+        taken, key = _Taken(EngineChoices.of(plan), _extents(graph)), _key(graph, arch)
+        known = self._of(key)
+        if _is_among(taken, known):
             return
-        key = _key(graph, arch)
         written = [found for found in self._read(key) if found not in known]
         self._known[key] = [*known, *written, taken][-_MOST_CHOICES:]
         if self._cache is not None:
             self._cache.put(key, _encoded(self._known[key]))
 
     def of(self, graph: OperationGraph, arch: ArchSpec) -> Sequence[EngineChoices]:
-        """The choices for graphs of this structure, the latest last."""
-        key = _key(graph, arch)
+        """The choices for graphs of this structure; first those for graphs of extents like these."""
+        extents = _extents(graph)
+        nearest = sorted(self._of(_key(graph, arch)), key=lambda taken: _distance(taken.extents, extents))
+        return list(dict.fromkeys(taken.choices for taken in nearest))
+
+    def _of(self, key: str) -> list[_Taken]:
         if key not in self._known:
             self._known[key] = self._read(key)
             if len(self._known) > _MOST_STRUCTURES:
@@ -79,7 +98,7 @@ class KnownChoices:
         self._known.move_to_end(key)
         return self._known[key]
 
-    def _read(self, key: str) -> list[EngineChoices]:
+    def _read(self, key: str) -> list[_Taken]:
         payload = None if self._cache is None else self._cache.get(key)
         return [] if payload is None else _decoded(payload)
 
@@ -91,20 +110,25 @@ def best_at_hand(
     are_at_hand: Callable[[Sequence[KernelRef]], bool],
     is_allowed: Callable[[Plan], bool],
 ) -> Candidate | None:
-    """The fastest candidate by estimate, for the graph of ``wanted`` with one of the ``known`` choices, that is allowed
-    and whose kernels are at hand; None where there is none.
+    """The fastest candidate by estimate, for the graph of ``wanted`` with one of the first ``known`` choices, that is
+    allowed and whose kernels are at hand; None where there is none.
 
-    Its plan has no numerical note that the plan of ``wanted`` lacks.
+    Its plan has no numerical note that the plan of ``wanted`` lacks. ``_MOST_TRIED`` of them are compared, and none
+    more once one is nearly as fast as ``wanted``.
     """
     notes = set(wanted.plan.numerical_notes)
-    found = [
+    there = (
         candidate
         for candidate in planned(wanted.graph, wanted.arch, known, engines)
         if notes.issuperset(candidate.plan.numerical_notes)
         and is_allowed(candidate.plan)
         and are_at_hand(candidate.plan.kernels)
-    ]
-    best = min(found, key=compared_us, default=None)
+    )
+    best: Candidate | None = None
+    for candidate in islice(there, _MOST_TRIED):
+        best = min(filter(None, (best, candidate)), key=compared_us)
+        if slowdown_of(best, wanted) <= _NEARLY:
+            break
     return None if best is None else _in_place_of(wanted, best)
 
 
@@ -148,24 +172,44 @@ def _key(graph: OperationGraph, arch: ArchSpec) -> str:
     return hashlib.sha256(f"choices of {structure_of(graph)} on {arch.name}".encode()).hexdigest()
 
 
-def _encoded(choices: Iterable[EngineChoices]) -> bytes:
-    document = [[name, {knob.name: value for knob, value in knobs}] for name, knobs in choices]
+def _extents(graph: OperationGraph) -> tuple[int, ...]:
+    """The extents of a graph's first input and first output."""
+    return tuple(extent for tensors in (graph.inputs, graph.outputs) for extent in tensors[0].dims)
+
+
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """How far extents lie apart: in how many octaves, together."""
+    return sum(abs(log2((a + 1) / (b + 1))) for a, b in zip(one, other, strict=False))
+
+
+def _is_among(taken: _Taken, known: Iterable[_Taken]) -> bool:
+    """Whether the same choices are known for extents within an octave."""
+    same = (found for found in known if found.choices == taken.choices)
+    return any(_distance(found.extents, taken.extents) < 1 for found in same)
+
+
+def _encoded(known: Iterable[_Taken]) -> bytes:
+    document = [
+        [choices.engine, {knob.name: value for knob, value in choices.knobs}, extents] for choices, extents in known
+    ]
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _decoded(payload: bytes) -> list[EngineChoices]:
+def _decoded(payload: bytes) -> list[_Taken]:
     """The choices of a file; those of another form are passed over."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):
         return []
-    return [found for item in document[:_MOST_CHOICES] if (found := _choices(item))] if type(document) is list else []
+    return [found for item in document[:_MOST_CHOICES] if (found := _taken(item))] if type(document) is list else []
 
 
-def _choices(item: Any) -> EngineChoices | None:
-    if not (type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is dict):
+def _taken(item: Any) -> _Taken | None:
+    if not (type(item) is list and [type(part) for part in item] == [str, dict, list]):
         return None
-    name, knobs = item
+    name, knobs, extents = item
     if not all(knob in KnobType.__members__ and type(value) is int for knob, value in knobs.items()):
         return None
-    return EngineChoices(name, tuple((KnobType[knob], value) for knob, value in knobs.items()))
+    if not all(type(extent) is int and 0 <= extent < 2**63 for extent in extents):
+        return None
+    return _Taken(EngineChoices(name, tuple((KnobType[knob], value) for knob, value in knobs.items())), tuple(extents))

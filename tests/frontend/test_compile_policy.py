@@ -231,7 +231,17 @@ def test_gradients_that_ask_for_the_same_bits_wait_for_their_plan(device: Runtim
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"\xff", b"{}", b"[1, [], [1, 2]]", b'[["matmul_mma", {"TILE_M": "64"}]]', b'[["matmul_mma", {"NONE": 1}]]'],
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[1, [], [1, 2]]",
+        b'[["matmul_mma", {}]]',
+        b'[["matmul_mma", {"TILE_M": "64"}, []]]',
+        b'[["matmul_mma", {"NONE": 1}, []]]',
+        b'[["matmul_mma", {}, [-1]]]',
+        b'[["matmul_mma", {}, ["1"]]]',
+    ],
 )
 def test_what_the_disk_says_about_choices_is_advice(device: Runtime, tmp_path: Path, payload: bytes) -> None:
     """Other documents are passed over, and so are engines and values that there are not."""
@@ -245,7 +255,7 @@ def test_what_the_disk_says_about_choices_is_advice(device: Runtime, tmp_path: P
         assert len(KnownChoices(handle.runtime.cache).of(graph, handle.arch)) == 1
         handle.runtime.cache.put(entry.stem, payload)
         assert KnownChoices(handle.runtime.cache).of(graph, handle.arch) == []
-        handle.runtime.cache.put(entry.stem, b'[["matmul_of_old", {}], ["matmul_mma", {"TILE_M": 12345}]]')
+        handle.runtime.cache.put(entry.stem, b'[["matmul_of_old", {}, []], ["matmul_mma", {"TILE_M": 12345}, []]]')
         assert choice_at_hand(handle, best).plan == best.plan
         assert counts(handle) == {"compile_waits": 1}
 
