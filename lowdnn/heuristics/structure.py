@@ -42,7 +42,12 @@ def _facts(value: Any, numbers: dict[int, int]) -> Any:
 
 
 def _tensor_facts(tensor: Tensor) -> list[Any]:
-    """Its type, rank and innermost axis: one of stride 1 with more than one element, which few layouts share."""
+    """Its type, rank and innermost axis: one of stride 1 with more than one element, which few layouts share.
+
+    A number is the same one whether the graph or the caller of an execute gives it.
+    """
+    if tensor.is_scalar_value:
+        return []
     extents = zip(tensor.dims, tensor.strides, strict=True)
     innermost = next((axis for axis, (extent, stride) in enumerate(extents) if stride == 1 < extent), None)
-    return [tensor.data_type.name, tensor.rank, innermost, tensor.is_virtual, tensor.is_by_value]
+    return [tensor.data_type.name, tensor.rank, innermost, tensor.is_virtual]

@@ -72,6 +72,25 @@ def softmax(handle: Handle, rows: int, columns: int, numbers: np.random.Generato
     np.testing.assert_allclose(graph.run(x=x)["y"].numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_graphs_are_shapes_too(device: Runtime, tmp_path: Path) -> None:
+    """As a program writes them, with what a text case cannot say."""
+    with opened(device, tmp_path) as handle:
+        graphs = []
+        for rows in (1, 7, 64):
+            graph = pygraph(f"rows {rows}", FLOAT, FLOAT, FLOAT, handle)
+            x = graph.tensor([rows, 64], name="x")
+            graph.add(x, graph.tensor_scalar(0.5)).set_output(True)
+            graphs.append(graph)
+        kernels = lowdnn.kernel_set(graphs, handle)
+        assert [shape.shape.name for shape in kernels.shapes] == ["rows 1", "rows 7", "rows 64"]
+        lowdnn.build_kernels(kernels, handle)
+        for graph in graphs:
+            graph.build()
+        found = handle.runtime.counters.snapshot()
+        assert "compile_waits" not in found
+        assert found["compiles"] == len(kernels.kernels)
+
+
 def test_a_set_needs_a_place_on_disk(device: Runtime, tmp_path: Path) -> None:
     with opened(device, tmp_path, disk_cache=False) as handle:
         kernels = lowdnn.kernel_set(CASES[1:], handle, max_kernels=1, shapes=2)
@@ -81,9 +100,11 @@ def test_a_set_needs_a_place_on_disk(device: Runtime, tmp_path: Path) -> None:
 
 def test_arguments_are_checked(device: Runtime, tmp_path: Path) -> None:
     with opened(device, tmp_path) as handle:
-        with pytest.raises(AttributeTypeError, match=r"kernel_set\.cases: expected a sequence of lines of text"):
+        with pytest.raises(
+            AttributeTypeError, match=r"kernel_set\.cases: expected a sequence of lines of text and graphs"
+        ):
             lowdnn.kernel_set(CASES[0], handle)
-        with pytest.raises(AttributeTypeError, match=r"kernel_set\.cases: expected lines of text, got 7"):
+        with pytest.raises(AttributeTypeError, match=r"kernel_set\.cases: expected lines of text and graphs, got 7"):
             lowdnn.kernel_set([7], handle)  # type: ignore[list-item]
         with pytest.raises(AttributeTypeError, match=r"kernel_set\.handle: expected a Handle"):
             lowdnn.kernel_set(CASES, "cuda")  # type: ignore[arg-type]
