@@ -24,6 +24,7 @@ from lowdnn.guide.recipes import (
     dropout,
     grouped_attention,
     lstm_training,
+    memory,
     own_kernels,
     plans_without_device,
     quantised_inference,
@@ -233,6 +234,18 @@ def test_capture(handle: Handle) -> None:
     assert handle.stream == 0
     for a, b, c in replays:
         np.testing.assert_array_equal(c, np.maximum(a @ b, 0))
+
+
+def test_memory(handle: Handle) -> None:
+    recipe, result = memory, memory.compute(handle)
+    values = {name: array.astype(np.float64) for name, array in result.arrays.items()}
+    hidden = values["x"]
+    for number in range(recipe.LAYERS):
+        hidden = np.maximum(hidden @ values[f"w{number}"], 0)
+    np.testing.assert_allclose(values["y"], hidden, rtol=4e-3, atol=1e-3)  # hidden layers are stored in fp16
+    assert np.abs(hidden).max() > 0.1
+    assert result.held_bytes <= recipe.LIMIT_BYTES < max(size for _, size in result.plans)
+    assert result.taken_bytes == max(size for _, size in result.plans if size <= recipe.LIMIT_BYTES // 2)
 
 
 def test_plans_without_device(handle: Handle) -> None:
