@@ -13,13 +13,13 @@ from typing import Any
 
 from lowdnn.bench.floor import Card
 from lowdnn.bench.report import summaries
-from lowdnn.bench.runs import CaseTimes, Run
+from lowdnn.bench.runs import BenchClock, CaseTimes, Run
 from lowdnn.bench.verdicts import Verdict, times_by_case
 from lowdnn.enums import DataType
 from lowdnn.status import SublibraryUnavailableError
 
-#: Classes with a colour of their own.
-_MOST_COLOURS = 9
+#: Colours of the largest classes: matplotlib's, without its grey.
+_COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
 _GREY = "#9a9a9a"
 _SIZE = (10.0, 6.0)
 #: Inches of a row of a picture by class.
@@ -30,7 +30,7 @@ def write(figure: Any, path: Path) -> None:
     """Saves the picture as an SVG file."""
     matplotlib = _matplotlib("matplotlib")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "lowdnn", "svg.fonttype": "path"}):
+    with matplotlib.rc_context({"svg.hashsalt": "lowdnn", "svg.fonttype": "none"}):
         figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
 
 
@@ -48,7 +48,7 @@ def roofline(run: Run, card: Card) -> Any:
             zorder=3,
         )
     intensities = [each.flops / each.bytes for each in timed] or [1.0]
-    first, last = min(intensities) / 2, max(intensities) * 2
+    first, last = min(intensities) / 2, max(intensities) * 16
     peak = max(card.flops.values())
     _roof(axes, card, peak, first, last, "fp8, int8")
     _roof(axes, card, card.flops[DataType.BFLOAT16], first, last, "bf16, fp16")
@@ -128,9 +128,9 @@ def _coloured(times: Iterable[CaseTimes]) -> list[tuple[Any, str, list[CaseTimes
         groups.setdefault(each.class_, []).append(each)
     order = sorted(groups, key=lambda name: -len(groups[name]))
     found: list[tuple[Any, str, list[CaseTimes]]] = [
-        (f"C{number}", name, groups[name]) for number, name in enumerate(order[:_MOST_COLOURS])
+        (colour, name, groups[name]) for colour, name in zip(_COLOURS, order, strict=False)
     ]
-    others = [each for name in order[_MOST_COLOURS:] for each in groups[name]]
+    others = [each for name in order[len(_COLOURS) :] for each in groups[name]]
     return [*found, (_GREY, "others", others)] if others else found
 
 
@@ -144,7 +144,7 @@ def _label(run: Run) -> str:
 
 
 def _title(run: Run) -> str:
-    return f"{run.device} ({run.clock.value})"
+    return f"{run.device} ({'times' if run.clock is BenchClock.EVENTS else 'counted instructions, no times'})"
 
 
 def _finish(axes: Any, title: str) -> None:

@@ -55,8 +55,8 @@ class CaseTimes:
     """The times of one case in a run.
 
     count: how often a program runs it.  us, low_us, high_us: median, 10th and 90th percentile of the rounds.
-    floor_us: the least time on the card; 0 where its rates are not known.  flops, bytes: what is
-    computed and moved.
+    floor_us: the least time on the card; 0 where its rates are not known.  flops, bytes: the
+    work.
     error: why there are no times, or empty.
     """
 
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def by_case(self) -> dict[str, CaseTimes]:
-        """Those without an error."""
+        """The times that have no error."""
         return {times.case: times for times in self.times if not times.error}
 
 

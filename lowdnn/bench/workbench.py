@@ -150,7 +150,7 @@ class Workbench:
         steps = sum(op.rnn.max_length for op in graph.operations if isinstance(op, RecurrentOperation))
         count = 1 if self._counts else slots_for(sum(tensor.size_bytes for tensor in in_memory), steps)
         passed = [data[tensor.uid] for tensor in loaded.plan.tensors if tensor.is_by_value]
-        held.callback(passed.clear)  # which stay where they are until then
+        held.callback(passed.clear)  # until then these arrays stay where they are
         slots: list[dict[int, int]] = [{} for _ in range(count)]
         for planned in loaded.plan.tensors:
             if planned.is_by_value:
