@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lowdnn.frontend.python_graph import pygraph
     from lowdnn.frontend.streams import create_event, create_stream
     from lowdnn.frontend.workspace_pool import WorkspacePool
+    from lowdnn.heuristics.tuning.tuner import TuningOptions
     from lowdnn.ops.tensor import channels_last_strides
     from lowdnn.runtime.bundle import Bundle
     from lowdnn.runtime.bundle_file import load_bundle
@@ -26,6 +27,7 @@ __all__ = [
     "GraphSequence",
     "Handle",
     "PlanCache",
+    "TuningOptions",
     "WorkspacePool",
     "build_kernels",
     "channels_last_strides",
@@ -43,6 +45,7 @@ __all__ = [
 _HOMES = {
     "Bundle": "lowdnn.runtime.bundle",
     "Handle": "lowdnn.backend.handle",
+    "TuningOptions": "lowdnn.heuristics.tuning.tuner",
     "DeviceTensor": "lowdnn.frontend.device_tensor",
     "build_kernels": "lowdnn.frontend.kernel_sets",
     "channels_last_strides": "lowdnn.ops.tensor",

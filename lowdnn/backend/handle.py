@@ -41,6 +41,7 @@ from lowdnn.status import ArchMismatchError, BadParamError, InvalidValueError, L
 
 if TYPE_CHECKING:
     from lowdnn.backend.recording import CaseRecorder
+    from lowdnn.heuristics.tuning.tuner import TuningOptions
 
 CompanionT = TypeVar("CompanionT")
 
@@ -52,6 +53,7 @@ class Handle(ProcessBound):
     index.
     cuda_device: the GPU's ordinal; None for the emulated device.
     bundled_plans, records: the plans of bundles and the tuning records that plans follow, the former first.
+    tuning: how much heuristics in mode B tune; None for not at all.
     plan_cache: the loaded plans that are kept.
     loader: the runtime that loads them; another one than ``runtime`` where the cache is shared.
     last_error: the message of the last call on this handle that failed, or "".
@@ -76,6 +78,7 @@ class Handle(ProcessBound):
         self.arch = _arch_from(runtime.driver, runtime.context.device, runtime.context.attribute)
         self.bundled_plans = BundledPlans(self.arch, runtime.shipped, runtime.counters)
         self.records = records_of(runtime.config, runtime.sources, takes_estimates=self.cuda_device is None)
+        self.tuning: TuningOptions | None = None
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
@@ -180,7 +183,12 @@ class Handle(ProcessBound):
         """The engines that take ``graph``, fastest first, behind the plans of bundles and of tuning records.
 
         arch: the facts to plan for, if not the device's own: it with a part of its multiprocessors, or another device.
+        In mode B a graph without a record is tuned now, where ``tuning`` says how.
         """
+        if mode is HeurMode.B and self.tuning is not None and arch in (None, self.arch):
+            from lowdnn.backend.autotuning import tune_where_new  # most programs never tune
+
+            tune_where_new(self, graph, self.tuning)
         return rank(graph, arch or self.arch, mode, self.engines, self.records, self.bundled_plans)
 
     def companion(self, kind: type[CompanionT]) -> CompanionT:

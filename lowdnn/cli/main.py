@@ -1,4 +1,4 @@
-"""The ``lowdnn`` command: ``info``, ``run``, ``bench``, ``kernels``, ``cache``, ``demo``, ``guide``."""
+"""The ``lowdnn`` command: ``info``, ``run``, ``tune``, ``bench``, ``kernels``, ``cache``, ``demo``, ``guide``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lowdnn import __version__
 from lowdnn.cli.bench_arguments import add_bench_arguments
 from lowdnn.cli.cache_arguments import add_cache_arguments
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
+from lowdnn.cli.tune_arguments import add_tune_arguments
 from lowdnn.status import LowdnnError
 
 #: 128 and the number of the signal.
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser("kernels", help="the kernels that a workload needs, and few that serve it")
     )
     add_bench_arguments(commands.add_parser("bench", help="time cases, save and draw the times, compare two versions"))
+    add_tune_arguments(commands.add_parser("tune", help="time the plans of text cases, and keep what is fastest"))
     add_cache_arguments(commands.add_parser("cache", help="compiled kernels on disk, and bundles to ship"))
     demo = commands.add_parser("demo", help="train a convolutional network on handwritten digits; exit 1 under 97 %%")
     _add_demo_arguments(demo)
@@ -116,6 +118,12 @@ def _kernels(arguments: argparse.Namespace) -> int:
     return kernels(arguments)
 
 
+def _tune(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.tune import tune
+
+    return tune(arguments)
+
+
 def _cache(arguments: argparse.Namespace) -> int:
     from lowdnn.cli.cache import cache
 
@@ -143,6 +151,7 @@ def _guide(arguments: argparse.Namespace) -> int:
 _COMMANDS = {
     "info": _info,
     "run": _run,
+    "tune": _tune,
     "bench": _bench,
     "kernels": _kernels,
     "cache": _cache,

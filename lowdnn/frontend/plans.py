@@ -132,7 +132,11 @@ class PlanList:
 
     def barred(self, entry: PlanEntry) -> str:
         """Why a filter leaves the entry out, or an empty string."""
-        return self._barred(entry.plan)
+        return self.barred_plan(entry.plan)
+
+    def barred_plan(self, plan: Plan) -> str:
+        """Why a filter leaves a plan of the graph out, or an empty string."""
+        return next((reason for reason in (check(plan) for check in self.filters) if reason), "")
 
     def build(self, policy: build_plan_policy, handle: Handle) -> PreparedExecution:
         """Loads plans, the first that works or all that do, and returns the best of them.
@@ -174,7 +178,7 @@ class PlanList:
         first = self.preferred()
         if first is None:
             return None
-        taken = choice_at_hand(handle, first.candidate, lambda plan: not self._barred(plan))
+        taken = choice_at_hand(handle, first.candidate, lambda plan: not self.barred_plan(plan))
         if taken.plan == first.plan:
             return None
         self.at_hand = PlanEntry(taken)
@@ -198,7 +202,7 @@ class PlanList:
         if first is None or not self.barred(first):
             return first
         if self._found[0] != (len(self.filters), len(self.entries)):
-            found = best_allowed(self._candidates(), lambda plan: not self._barred(plan))
+            found = best_allowed(self._candidates(), lambda plan: not self.barred_plan(plan))
             entry = None if found is None else self._entry_of(found)
             self._found = (len(self.filters), len(self.entries)), entry
         return self._found[1]
@@ -208,7 +212,7 @@ class PlanList:
 
         Plans with their sums in fewer parts get the last places.
         """
-        found = frontier(self._candidates(), lambda plan: not self._barred(plan))
+        found = frontier(self._candidates(), lambda plan: not self.barred_plan(plan))
         return [(self.entries.index(self._entry_of(candidate)), candidate) for candidate in found]
 
     def at(self, index: int) -> PlanEntry:
@@ -269,9 +273,6 @@ class PlanList:
             if refusal.engine not in taking:
                 refused.setdefault(refusal.engine, refusal)
         return refused.values()
-
-    def _barred(self, plan: Plan) -> str:
-        return next((reason for reason in (check(plan) for check in self.filters) if reason), "")
 
     def _not_barred(self, entry: PlanEntry) -> PlanEntry:
         reason = self.barred(entry)

@@ -30,6 +30,7 @@ from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import boolean, integer, member, members, shown, text
 from lowdnn.frontend.attention import AttentionMethods
 from lowdnn.frontend.attention_gradients import AttentionGradientMethods
+from lowdnn.frontend.autotuning import AutotuneMethods
 from lowdnn.frontend.block_scaling import BlockScaleMethods
 from lowdnn.frontend.builder import GraphContext
 from lowdnn.frontend.convolutions import ConvolutionMethods
@@ -52,7 +53,6 @@ from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plan_filters import FilterMethods
-from lowdnn.frontend.plan_methods import PlanMethods
 from lowdnn.frontend.plans import PlanEntry, PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.random_numbers import RandomMethods
@@ -92,7 +92,7 @@ class pygraph(
     RopeMethods,
     InspectionMethods,
     RefusedMethods,
-    PlanMethods,
+    AutotuneMethods,
     FilterMethods,
     CudaGraphMethods,
 ):

@@ -28,6 +28,7 @@ from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesEr
 #: Methods of pygraph that belong to the end of the block and to calls.
 _LIFE_CYCLE = frozenset(
     {
+        "autotune",
         "build",
         "build_operation_graph",
         "build_plan_at_index",

@@ -113,6 +113,11 @@ class Ranking:
         """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
         return self.ready or next(iter(self._recorded), None) or self._estimated_best
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a tuning record of the graph stands before the cost model's choice."""
+        return bool(self._recorded)
+
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """Best first."""

@@ -9,6 +9,7 @@ once, as an event.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +17,7 @@ from importlib.resources import files
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.config import Config
+from lowdnn.enums import KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.tuning.record_files import RecordFile
@@ -25,6 +27,7 @@ from lowdnn.heuristics.tuning.records import (
     RecordLines,
     TuningRecord,
     device_label,
+    file_text,
     short_key,
 )
 from lowdnn.plan import Plan
@@ -66,20 +69,37 @@ class Records:
     sources: SourceTree = field(default_factory=SourceTree)
     own: RecordFile | None = None
     _read: dict[str, RecordLines] = field(default_factory=dict, init=False)
+    _hints: dict[tuple[str, str], Counter[tuple[tuple[KnobType, int], ...]]] = field(default_factory=dict, init=False)
+    _added: list[TuningRecord] = field(default_factory=list, init=False)
     _told: set[str] = field(default_factory=set, init=False)
 
     def of(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Found, ...]:
         """The records of ``graph`` on a device with these facts, one for each workspace limit, fastest first."""
         key, device = short_key(graph), device_label(arch)
         found: dict[RecordKey, Found] = {}
-        for book in self.books:
+        for book in self._all_books:
             for record in self._parsed(book, self._lines(book).by_graph.get(key, ())):
                 if not self._counts(record, device, book):
                     continue
                 known = found.get(record.key)
-                if known is None or known.book is book:  # in one file the last line counts
+                if known is None or known.book.name == book.name:  # in one file the last line counts
                     found[record.key] = Found(record, book)
         return tuple(sorted(found.values(), key=lambda one: one.record.us))
+
+    def hints(self, arch: ArchSpec, engine: str) -> Mapping[tuple[tuple[KnobType, int], ...], int]:
+        """The choices of ``engine`` that were fastest on devices of this architecture, and for how many graphs."""
+        if not self._hints:
+            for book in self._all_books:
+                for lines in self._lines(book).by_graph.values():
+                    for record in self._parsed(book, lines):
+                        place = record.architecture, record.engine
+                        self._hints.setdefault(place, Counter())[tuple(record.choices.items())] += 1
+        return self._hints.get((arch.name, engine), {})
+
+    @property
+    def _all_books(self) -> tuple[Book, ...]:
+        """The books, that of this process first."""
+        return (Book("process", lambda: RecordLines.of(file_text(self._added))), *self.books)
 
     def holds(self, found: Found, plan: Plan) -> bool:
         """Whether the kernels of ``plan``, made by the record's choices, are those that were timed."""
@@ -97,16 +117,24 @@ class Records:
         self._tell("record_refused", {"graph": found.record.graph, "book": found.book.name, "reason": error})
 
     def add(self, records: Iterable[TuningRecord]) -> None:
-        """Keeps records in the user's own file, and uses them from now on.
+        """Uses records from now on, before all others, and keeps them in the user's own file.
 
-        Raises OSError where they cannot be kept, BadParamError where there is no such file.
+        Raises OSError, also where there is no such file, and BadParamError where they cannot be kept.
         """
-        if self.own is None:
-            raise BadParamError.at(
-                "tuning records", expected="a directory for the user's own", got="none", hint="set LOWDNN_TUNING_PATH"
-            )
-        self.own.merge(records)
+        added = list(records)
+        self._added += added
         self._read.clear()
+        self._hints.clear()
+        if self.own is None:
+            raise OSError("no directory for tuning records is known: set LOWDNN_TUNING_PATH")
+        self.own.merge(added)
+
+    def keep(self, records: Iterable[TuningRecord]) -> None:
+        """As ``add``; that they cannot be kept is told once, as an event."""
+        try:
+            self.add(records)
+        except (OSError, BadParamError) as error:
+            self._tell("records_not_kept", {"reason": error})
 
     def _counts(self, record: TuningRecord, device: str, book: Book) -> bool:
         """Whether the record is one of times of this device."""

@@ -32,6 +32,8 @@ _KEY_DIGITS = 16
 #: The most characters of a line; a record has some hundreds.
 _MOST_CHARACTERS = 8192
 _MOST_KNOBS = 64
+#: The most characters of a record's case.
+MOST_CASE = 4096
 _KIND = "lowdnn_record"
 _PREFIX = f'{{"{_KIND}":{VERSION},"graph":"'
 _FIELDS: Mapping[str, type] = {
@@ -97,8 +99,11 @@ class TuningRecord:
         if len(line) > _MOST_CHARACTERS:
             raise BadParamError.at(where, expected=f"at most {_MOST_CHARACTERS} characters", got=len(line))
         fields = read_document(line, _KIND, VERSION, _FIELDS, where)
-        for name in ("graph", "device", "engine", "revision", "driver", "lowdnn", "case"):
+        for name in ("graph", "device", "engine", "revision", "driver", "lowdnn"):
             check_name(fields[name], f"{where}.{name}")
+        if len(fields["case"]) > MOST_CASE or not fields["case"].isprintable():
+            rule = f"at most {MOST_CASE} characters without control characters"
+            raise BadParamError.at(f"{where}.case", expected=rule, got=shown(fields["case"]))
         for name in ("us", "warm_us", "first_us"):
             if not 0.0 <= fields[name] < math.inf:
                 raise BadParamError.at(f"{where}.{name}", expected="microseconds", got=shown(fields[name]))
@@ -109,6 +114,11 @@ class TuningRecord:
     @property
     def key(self) -> RecordKey:
         return self.graph, self.device, self.workspace_limit
+
+    @property
+    def architecture(self) -> str:
+        """The architecture in the device's label; empty where that has another form."""
+        return next(iter(self.device.split(", ")[1:]), "")
 
     @property
     def text(self) -> str:

@@ -49,6 +49,7 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
+from lowdnn.status import BadParamError
 
 _LANE_BYTES = 16
 #: Words of k of one instruction.
@@ -201,8 +202,12 @@ class _Problem(RowTiling[_Tile]):
             for height in heights if width == columns else (1,):
                 for stages in (2, 1):
                     tile = _Tile(height, width, stages)
-                    if self._is_whole(tile) and self.blocks_per_sm(tile, arch):
+                    if self.takes(tile, arch):
                         yield tile
+
+    def takes(self, tile: _Tile, arch: ArchSpec) -> bool:
+        """Whether a tile is of whole pieces of memory and fits."""
+        return self._is_whole(tile) and self.blocks_per_sm(tile, arch) > 0
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
         """Seconds of the multiprocessor with the most tiles."""
@@ -260,6 +265,10 @@ class ConvStemMma(RowTiledMma[_Problem]):
             chosen[KnobType.STAGES],
             chosen[KnobType.TILE_M] // _BLOCK_M,
         )
+        if not problem.takes(tile, arch):
+            rule = "a tile of whole pieces of memory whose pixels fit shared memory"
+            got = f"{tile.height}, {tile.width}, {tile.stages}"
+            raise BadParamError.at(f"{self.name}.TILE_ROWS, TILE_COLS, STAGES", expected=rule, got=got)
         functor = problem.functor
         step = _kernel(problem, tile, functor, arch), _launch(problem, tile, functor, arch)
         return PlanParts([step], numerical_notes=tiles.numerical_notes(problem.image.data_type))

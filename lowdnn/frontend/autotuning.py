@@ -1,0 +1,124 @@
+"""``pygraph.autotune``: the plans of a graph, timed on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lowdnn.backend.autotuning import tune
+from lowdnn.backend.handle import Handle
+from lowdnn.enums import KnobType
+from lowdnn.frontend.addresses import Need, device_getter
+from lowdnn.frontend.arguments import integer, integers, real
+from lowdnn.frontend.enums import backend_knob, knob_type
+from lowdnn.frontend.host_values import host_getter
+from lowdnn.frontend.keys import Keys
+from lowdnn.frontend.plan_methods import PlanMethods
+from lowdnn.frontend.plans import PlanEntry, PlanList
+from lowdnn.heuristics.tuning.search import Scope
+from lowdnn.heuristics.tuning.tuner import Tuned, TuningOptions
+from lowdnn.status import AttributeTypeError, BadParamError
+
+
+class AutotuneMethods(PlanMethods):
+    """The plan list of a pygraph, and the method that times it."""
+
+    def autotune(
+        self,
+        tensor_dict: Mapping[Any, object] | None = None,
+        *,
+        budget_s: float = 30.0,
+        workspace_limit: int | None = None,
+        engines: Sequence[str | int] = (),
+        knobs: Mapping[knob_type, int | Sequence[int]] | None = None,
+        processes: int = 0,
+    ) -> Tuned:
+        """Times plans of the graph in its handle's stream, and selects the fastest for ``execute``.
+
+        tensor_dict: inputs as for ``execute``, which are copied; numbers by chance for those that are not given.
+        budget_s: seconds after which no further round of timing begins.  workspace_limit: the most bytes that a plan
+        may need.  engines: their names or global indices; all where there are none.  knobs: the value, or the values,
+        that a knob may have.  processes: that compile kernels beforehand; threads do where it is 0.
+
+        Plans that ``deselect_*`` leaves out are not tried, and none has a numerical note that the cost model's first
+        choice lacks. The result is kept as a tuning record, which plans of this graph follow from now on, here and in
+        other processes; a choice among some engines or values of knobs is for this graph object alone.
+        The memory for copies is taken and given back: as much as leaves the L2 cache, at most half of what is free.
+
+        Returns what came of each candidate. On the emulated device times are the cost model's.
+        Raises NotSupportedError where no engine takes the graph, and what running its plans raises.
+        """
+        if self._plans is None:
+            self.build_operation_graph()
+        if self._is_without_device:
+            raise BadParamError.at(f"pygraph {self.name!r}", expected="a device to tune on", got="only its properties")
+        plans, handle = self._planned(), self._open_handle()
+        scope = Scope(
+            None if workspace_limit is None else integer(workspace_limit, "autotune.workspace_limit", 0),
+            tuple(self._engine_name(engine) for engine in engines),
+            {} if knobs is None else _values_of(knobs),
+            plans.barred_plan,
+        )
+        options = TuningOptions(scope, _positive(budget_s), processes=integer(processes, "autotune.processes", 0, 256))
+        kept: list[object] = []
+        given = {} if tensor_dict is None else _given(plans, self._complete(tensor_dict), handle, kept)
+        tuned = tune(handle, plans.graph, options, plans.arch, given)
+        plans.entries.insert(0, PlanEntry(tuned.candidate))
+        self.select_plan(0)
+        return tuned
+
+    def _engine_name(self, engine: str | int) -> str:
+        if not isinstance(engine, str):
+            return self._engine(engine).name
+        if self._engines().named(engine) is None:
+            raise BadParamError.at("autotune.engines", expected="names of engines", got=repr(engine))
+        return engine
+
+    def build_operation_graph(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def _is_without_device(self) -> bool:
+        """Whether the graph is planned for a device that is not here."""
+        raise NotImplementedError
+
+    def _open_handle(self) -> Handle:
+        raise NotImplementedError
+
+    def _complete(self, values: Mapping[Any, object]) -> Mapping[Any, object]:
+        """With the arrays that the graph was written with."""
+        raise NotImplementedError
+
+
+def _values_of(knobs: object) -> dict[KnobType, tuple[int, ...]]:
+    if not isinstance(knobs, Mapping):
+        raise AttributeTypeError.at("autotune.knobs", expected="a dict of knob_type", got=repr(knobs))
+    return {
+        backend_knob(kind): integers(values if isinstance(values, Sequence) else (values,), f"autotune.knobs[{kind!r}]")
+        for kind, values in knobs.items()
+    }
+
+
+def _positive(budget_s: float) -> float:
+    found = real(budget_s, "autotune.budget_s")
+    if not found > 0:
+        raise BadParamError.at("autotune.budget_s", expected="more than 0", got=budget_s)
+    return found
+
+
+def _given(plans: PlanList, values: object, handle: Handle, kept: list[object]) -> dict[int, int]:
+    """The addresses of the inputs among ``values`` by uid; ``kept`` keeps what they are addresses of."""
+    if not isinstance(values, Mapping):
+        raise AttributeTypeError.at("autotune.tensor_dict", expected="a dict of tensors", got=repr(values))
+    keys = Keys(plans.tensors, values)
+    inputs = {tensor.uid: tensor for tensor in plans.graph.inputs if tensor.constant_value is None}
+    found: dict[int, int] = {}
+    for uid, key in keys.by_uid.items():
+        if uid not in inputs:
+            continue
+        tensor = inputs[uid]
+        need = Need(f"autotune.tensor_dict[{tensor.name!r} (uid {uid})]", tensor.span_bytes, tensor.data_type, False)
+        value = values[key]
+        getter = host_getter(value, tensor.data_type) if tensor.is_by_value else device_getter(value)
+        found[uid] = getter(value, handle, need, kept)
+    return found
