@@ -82,7 +82,7 @@ class Handle(ProcessBound):
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
-        self.known_choices = KnownChoices(runtime.cache)
+        self.known_choices = KnownChoices(runtime.cache, runtime.shipped)
         self._companions: dict[type, Any] = {}
         self.is_open = True
         self.is_debug = runtime.config.debug

@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from lowdnn.arch.specs import ArchSpec, spec_from_outside, spec_named
-from lowdnn.cli.reading import read_cases
+from lowdnn.cases import parse_cases
+from lowdnn.cases.ranges import has_ranges
+from lowdnn.cli.reading import read_lines
 from lowdnn.config import Config
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import HeurMode
 from lowdnn.events import Counters
-from lowdnn.heuristics.bundling import bundle_of, check_plans
-from lowdnn.heuristics.tuning.record_books import records_of
+from lowdnn.frontend.kernel_sets import workload_of
+from lowdnn.heuristics.bundling import Chosen, best_choices, bundle_of, check_plans
+from lowdnn.heuristics.kernel_sets import kernel_set
+from lowdnn.heuristics.ranking import rank
+from lowdnn.heuristics.tuning.record_books import Records, records_of
 from lowdnn.runtime.bundle import PTX, Bundle
 from lowdnn.runtime.bundle_file import load_bundle, write_bundle
 from lowdnn.runtime.cache import DiskCache
@@ -23,20 +31,25 @@ from lowdnn.status import BadParamError
 
 
 def export_bundle(arguments: argparse.Namespace, cache: DiskCache | None) -> int:
-    """Writes the bundle of the cases; what ``cache`` has is not compiled again."""
-    cases = list(read_cases([*arguments.cases, *(f"@{path}" for path in arguments.log)]))
-    if not cases:
-        raise BadParamError.at("cache.export.cases", expected="at least one case", got="none")
+    """Writes the bundle of the cases; what ``cache`` has is not compiled again.
+
+    1 where there are more shapes than the kernels serve that the caller allows, otherwise 0.
+    """
+    lines = list(read_lines([*arguments.cases, *(f"@{path}" for path in arguments.log)]))
     if arguments.jobs is not None and arguments.jobs < 1:
         raise BadParamError.at("cache.export.jobs", expected="at least 1", got=arguments.jobs)
     counters, sources = Counters(), SourceTree()
     compiler = KernelCompiler(sources=sources, store=ModuleStore.installed(), cache=cache, counters=counters)
     records = records_of(Config.from_environment(), sources, takes_estimates=False)
-    bundle = bundle_of(cases, _arch(arguments), compiler, records, arguments.jobs)
+    arch = _arch(arguments)
+    chosen, waiting = _chosen(lines, arch, records, arguments)
+    bundle = bundle_of(chosen, arch, compiler, arguments.jobs)
+    if not bundle.plans:
+        raise BadParamError.at("cache.export.cases", expected="at least one case", got="none")
     size_bytes = write_bundle(arguments.output, bundle)
-    compiled = counters.snapshot().get("compiles", 0)
-    _print({"file": arguments.output, "bytes": size_bytes, **_facts(bundle), "compiled": compiled}, arguments)
-    return 0
+    facts = {"file": arguments.output, "bytes": size_bytes, **_facts(bundle), "shapes_without_kernel": waiting}
+    _print({**facts, "compiled": counters.snapshot().get("compiles", 0)}, arguments)
+    return 1 if waiting else 0
 
 
 def import_bundle_file(arguments: argparse.Namespace, cache: DiskCache) -> int:
@@ -46,6 +59,20 @@ def import_bundle_file(arguments: argparse.Namespace, cache: DiskCache) -> int:
     import_bundle(bundle, cache)
     _print({"file": arguments.file, **_facts(bundle), "directory": cache.facts().directory}, arguments)
     return 0
+
+
+def _chosen(
+    lines: Sequence[str], arch: ArchSpec, records: Records, arguments: argparse.Namespace
+) -> tuple[Iterable[Chosen], int]:
+    """The best plans of the cases; of cases with ranges, and under a bound of kernels, those of a set of kernels, and
+    the number of shapes that the set leaves without one."""
+    if arguments.max_kernels is None and not any(map(has_ranges, lines)):
+        return best_choices(parse_cases(lines), arch, records), 0
+    workload = workload_of(lines, arguments.shapes)
+    found = kernel_set(
+        workload, lambda graph: rank(graph, arch, HeurMode.A, ENGINES, records), ENGINES, arguments.max_kernels
+    )
+    return [(each.shape.name, each.served) for each in found.shapes if each.served is not None], found.waiting
 
 
 def _arch(arguments: argparse.Namespace) -> ArchSpec:
@@ -66,5 +93,5 @@ def _facts(bundle: Bundle) -> dict[str, object]:
 
 
 def _print(facts: dict[str, object], arguments: argparse.Namespace) -> None:
-    lines = (f"{name:13} {value}" for name, value in facts.items())
+    lines = (f"{name.replace('_', ' '):22} {value}" for name, value in facts.items())
     print(json.dumps(facts) if arguments.json else "\n".join(lines))

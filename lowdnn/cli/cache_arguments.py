@@ -27,13 +27,21 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     trimmed.add_argument("--age", metavar="N", help="those not used for this long (90m, 12h, 30d, 8w)")
     add("clear", "remove every entry")
     exported = add("export", "make a bundle of the plans, PTX and machine code of cases; it takes no device")
-    exported.add_argument("cases", nargs="*", metavar="CASE", help="a case in quotes, or @FILE with one a line")
+    exported.add_argument(
+        "cases", nargs="*", metavar="CASE", help="a case in quotes, with ranges as in lowdnn kernels, or @FILE"
+    )
     exported.add_argument(
         "--log", action="append", default=[], metavar="FILE", help="the cases of a file that LOWDNN_RECORD_CASES names"
     )
     exported.add_argument("--arch", required=True, help="the architecture that it is for: sm_80, sm_90a...")
     exported.add_argument("--sm-count", type=int, metavar="N", help="its multiprocessors (default: the usual ones)")
     exported.add_argument("--product", metavar="NAME", help="the GPU whose tuning records count")
+    exported.add_argument(
+        "--max-kernels", type=int, metavar="N", help="at most N kernels, as lowdnn kernels chooses them"
+    )
+    exported.add_argument(
+        "--shapes", type=int, default=60, metavar="N", help="shapes of a case with ranges (default 60)"
+    )
     exported.add_argument("--jobs", type=int, metavar="N", help="kernels compiled at a time (default: one a processor)")
     exported.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write")
     imported = add("import", "put a bundle into the cache, so that programs take its kernels and plans", _TRUST)

@@ -23,7 +23,9 @@ from lowdnn.enums import KnobType
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import plan_us
+from lowdnn.heuristics.kernels_at_hand import extents_of
 from lowdnn.heuristics.ranking import Candidate
+from lowdnn.heuristics.structure import structure_of
 from lowdnn.plan import Plan, Work
 from lowdnn.runtime.bundle import BundledPlan, Shipped
 from lowdnn.status import BadParamError, LowdnnError
@@ -63,8 +65,16 @@ class BundledPlans:
 
 def bundled_plan(candidate: Candidate, case: str) -> BundledPlan:
     """The choices of a candidate's plan, for a bundle."""
-    choices = tuple((knob.name, value) for knob, value in candidate.plan.choices)
-    return BundledPlan(candidate.graph.key, candidate.engine.name, choices, plan_digest(candidate.plan), case)
+    graph, plan = candidate.graph, candidate.plan
+    return BundledPlan(
+        graph=graph.key,
+        engine=candidate.engine.name,
+        choices=tuple((knob.name, value) for knob, value in plan.choices),
+        plan=plan_digest(plan),
+        structure=structure_of(graph),
+        extents=extents_of(graph),
+        case=case,
+    )
 
 
 def made_again(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -23,27 +23,21 @@ from lowdnn.runtime.bundle import Bundle, BundledImage, BundledPlan
 from lowdnn.runtime.compile import KernelCompiler, machine_arch_of
 from lowdnn.status import BadParamError, NotSupportedError
 
+#: The text of a graph, and the candidate that is to run it.
+Chosen = tuple[str, Candidate]
 
-def bundle_of(
-    cases: Iterable[Case],
-    arch: ArchSpec,
-    compiler: KernelCompiler,
-    records: Records | None = None,
-    jobs: int | None = None,
-) -> Bundle:
-    """The first choices of heuristics mode A for the graphs of ``cases`` on ``arch``, and the images of their kernels.
 
-    records: the tuning records that choices follow, by default those of the package alone.
+def bundle_of(chosen: Iterable[Chosen], arch: ArchSpec, compiler: KernelCompiler, jobs: int | None = None) -> Bundle:
+    """The choices of candidates for ``arch``, the first one of each graph, and the images of their kernels.
+
     jobs: kernels that are compiled at a time, by default as many as there are processors.
-    Raises NotSupportedError, with the case, for a graph that no engine takes; CompilationFailedError.
+    Raises CompilationFailedError.
     """
     plans: dict[str, BundledPlan] = {}
     kernels: dict[KernelRef, None] = {}
-    for case in cases:
-        graph = _graph(case)
-        if graph.key not in plans:
-            candidate = _best(case, graph, arch, records)
-            plans[graph.key] = bundled_plan(candidate, _text(case))
+    for text, candidate in chosen:
+        if candidate.graph.key not in plans:
+            plans[candidate.graph.key] = bundled_plan(candidate, text if is_name(text) else "")
             kernels |= dict.fromkeys(candidate.plan.kernels)
 
     def images(kernel: KernelRef) -> list[BundledImage]:
@@ -55,6 +49,20 @@ def bundle_of(
         found = sorted(chain.from_iterable(pool.map(images, kernels)), key=lambda image: (image.kernel, image.output))
     ordered = sorted(plans.values(), key=lambda plan: (plan.case, plan.graph))
     return Bundle(arch.name, arch.sm_count, compiler_build, tuple(found), tuple(ordered))
+
+
+def best_choices(cases: Iterable[Case], arch: ArchSpec, records: Records | None = None) -> Iterator[Chosen]:
+    """The first choices of heuristics mode A for the graphs of ``cases``.
+
+    records: the tuning records that they follow, by default those of the package alone.
+    Raises NotSupportedError, with the case, for a graph that no engine takes.
+    """
+    seen = set()
+    for case in cases:
+        graph = _graph(case)
+        if graph.key not in seen:
+            seen.add(graph.key)
+            yield str(case), _best(case, graph, arch, records)
 
 
 def check_plans(bundle: Bundle) -> None:
@@ -82,9 +90,3 @@ def _best(case: Case, graph: OperationGraph, arch: ArchSpec, records: Records | 
     if ranking.best is None:
         raise NotSupportedError.at(f"case {str(case)!r}", expected="an engine that takes it", got=ranking.explain())
     return ranking.best
-
-
-def _text(case: Case) -> str:
-    """The text of a case, where a document may hold it."""
-    text = str(case)
-    return text if is_name(text) else ""

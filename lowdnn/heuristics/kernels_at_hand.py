@@ -8,6 +8,8 @@ model chooses.
 
 The numbers are the extents of a graph for which the choices were taken: those of extents like a new graph's come first.
 
+Choices of bundles (``bundled_plans``) are among them.
+
 The file is advice: an engine or a knob that this version does not have is passed over, and each plan is made here.
 """
 
@@ -31,6 +33,7 @@ from lowdnn.heuristics.cost_model import passage_us
 from lowdnn.heuristics.ranking import Candidate, candidate_for
 from lowdnn.heuristics.structure import structure_of
 from lowdnn.plan import KernelRef, Plan
+from lowdnn.runtime.bundle import Shipped
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.status import BadParamError, NotSupportedError
 
@@ -69,14 +72,16 @@ class KnownChoices:
     at the same time as another may be lost.
     """
 
-    def __init__(self, cache: DiskCache | None) -> None:
+    def __init__(self, cache: DiskCache | None, shipped: Sequence[Shipped] = ()) -> None:
+        """shipped: bundles, whose choices are known from the start."""
         self._cache = cache
+        self._shipped = shipped
         self._known: OrderedDict[str, list[_Taken]] = OrderedDict()
 
     def add(self, plan: Plan, graph: OperationGraph, arch: ArchSpec) -> None:
         """Keeps the engine and the knobs of ``plan`` for other graphs of the structure of ``graph``."""
-        taken, key = _Taken(EngineChoices.of(plan), _extents(graph)), _key(graph, arch)
-        known = self._of(key)
+        taken, key = _Taken(EngineChoices.of(plan), extents_of(graph)), _key(graph, arch)
+        known = self._of(graph, arch)
         if _is_among(taken, known):
             return
         written = [found for found in self._read(key) if found not in known]
@@ -86,17 +91,25 @@ class KnownChoices:
 
     def of(self, graph: OperationGraph, arch: ArchSpec) -> Sequence[EngineChoices]:
         """The choices for graphs of this structure; first those for graphs of extents like these."""
-        extents = _extents(graph)
-        nearest = sorted(self._of(_key(graph, arch)), key=lambda taken: _distance(taken.extents, extents))
+        extents = extents_of(graph)
+        nearest = sorted(self._of(graph, arch), key=lambda taken: _distance(taken.extents, extents))
         return list(dict.fromkeys(taken.choices for taken in nearest))
 
-    def _of(self, key: str) -> list[_Taken]:
+    def _of(self, graph: OperationGraph, arch: ArchSpec) -> list[_Taken]:
+        key = _key(graph, arch)
         if key not in self._known:
-            self._known[key] = self._read(key)
+            self._known[key] = [*self._shipped_for(graph), *self._read(key)]
             if len(self._known) > _MOST_STRUCTURES:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return self._known[key]
+
+    def _shipped_for(self, graph: OperationGraph) -> Iterator[_Taken]:
+        for shipped in self._shipped:
+            for plan in shipped.plans_like(structure_of(graph)):
+                if all(name in KnobType.__members__ for name, _ in plan.choices):
+                    knobs = tuple((KnobType[name], value) for name, value in plan.choices)
+                    yield _Taken(EngineChoices(plan.engine, knobs), plan.extents)
 
     def _read(self, key: str) -> list[_Taken]:
         payload = None if self._cache is None else self._cache.get(key)
@@ -168,13 +181,13 @@ def _in_place_of(wanted: Candidate, taken: Candidate) -> Candidate:
     return replace(taken, reason=reason, slowdown=slowdown, better=wanted)
 
 
-def _key(graph: OperationGraph, arch: ArchSpec) -> str:
-    return hashlib.sha256(f"choices of {structure_of(graph)} on {arch.name}".encode()).hexdigest()
-
-
-def _extents(graph: OperationGraph) -> tuple[int, ...]:
+def extents_of(graph: OperationGraph) -> tuple[int, ...]:
     """The extents of a graph's first input and first output."""
     return tuple(extent for tensors in (graph.inputs, graph.outputs) for extent in tensors[0].dims)
+
+
+def _key(graph: OperationGraph, arch: ArchSpec) -> str:
+    return hashlib.sha256(f"choices of {structure_of(graph)} on {arch.name}".encode()).hexdigest()
 
 
 def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -62,14 +62,18 @@ class BundledImage:
 class BundledPlan:
     """The choice for a graph. graph: ``OperationGraph.key``.  choices: names and values of knobs.
 
-    plan: the digest of the plan that follows from them (``heuristics.bundled_plans``).  case: the graph as a text case,
-    for readers and for whoever checks the bundle; empty where there is no such text.
+    plan: the digest of the plan that follows from them (``heuristics.bundled_plans``).
+    structure, extents: by which graphs of other shapes find the choice (``heuristics.kernels_at_hand``).
+    case: the graph as a text case, for readers and for whoever checks the bundle; empty where it is too long for a
+    document.
     """
 
     graph: str
     engine: str
     choices: tuple[tuple[str, int], ...]
     plan: str
+    structure: str
+    extents: tuple[int, ...]
     case: str
 
 
@@ -84,6 +88,9 @@ class Shipped(Protocol):
 
     def plan(self, graph: str) -> BundledPlan | None:
         """The choice for the graph with this key."""
+
+    def plans_like(self, structure: str) -> Sequence[BundledPlan]:
+        """The choices for graphs of this structure."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,9 @@ class Bundle:
     def plan(self, graph: str) -> BundledPlan | None:
         return self._plans.get(graph)
 
+    def plans_like(self, structure: str) -> Sequence[BundledPlan]:
+        return self._plans_by_structure.get(structure, ())
+
     def check_device(self, arch: str, sm_count: int) -> None:
         """Raises ArchMismatchError unless the bundle is for a device with these facts."""
         for name, wanted in (("arch", arch), ("sm_count", sm_count)):
@@ -129,6 +139,10 @@ class Bundle:
     @cached_property
     def _plans(self) -> dict[str, BundledPlan]:
         return {plan.graph: plan for plan in self.plans}
+
+    @cached_property
+    def _plans_by_structure(self) -> dict[str, list[BundledPlan]]:
+        return by_structure(self.plans)
 
 
 @dataclass(frozen=True)
@@ -190,9 +204,19 @@ def plans_from(items: Sequence[Any], where: str) -> tuple[BundledPlan, ...]:
     """The plans that ``encode`` gave ``items`` for. Raises BadParamError, naming the place, for anything else."""
     plans = _decoded(items, BundledPlan, where)
     for place, plan in enumerate(plans):
-        for name in ("graph", "plan"):
+        for name in ("graph", "plan", "structure"):
             _check_form(getattr(plan, name), DIGEST, DIGEST_RULE, f"{where}[{place}].{name}")
+        if min(plan.extents, default=0) < 0:
+            raise BadParamError.at(f"{where}[{place}].extents", expected="no negative ones", got=list(plan.extents))
     return plans
+
+
+def by_structure(plans: Iterable[BundledPlan]) -> dict[str, list[BundledPlan]]:
+    """The plans by the structures of their graphs."""
+    found: dict[str, list[BundledPlan]] = defaultdict(list)
+    for plan in plans:
+        found[plan.structure].append(plan)
+    return dict(found)
 
 
 def _index(content: bytes, where: str) -> tuple[bytes, int]:

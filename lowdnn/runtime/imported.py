@@ -6,14 +6,14 @@ So a process reads the images that it needs alone, and where nothing was importe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowdnn import __version__
 from lowdnn.codec import encode
 from lowdnn.documents import MAX_BYTES, read_document, write_document
-from lowdnn.runtime.bundle import DIGEST, Bundle, BundledPlan, plans_from
+from lowdnn.runtime.bundle import DIGEST, Bundle, BundledPlan, by_structure, plans_from
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.status import BadParamError, LowdnnError, SizeInsufficientError
 
@@ -39,9 +39,16 @@ class ImportedBundles:
     def plan(self, graph: str) -> BundledPlan | None:
         return self._index.plans.get(graph)
 
+    def plans_like(self, structure: str) -> Sequence[BundledPlan]:
+        return self._by_structure.get(structure, ())
+
     @cached_property
     def _index(self) -> _Index:
         return _index_from(self._cache.get(self._key))
+
+    @cached_property
+    def _by_structure(self) -> dict[str, list[BundledPlan]]:
+        return by_structure(self._index.plans.values())
 
 
 def import_bundle(bundle: Bundle, cache: DiskCache) -> None:

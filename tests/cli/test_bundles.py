@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,13 @@ from typing import Any
 import pytest
 
 import lowdnn
+from lowdnn.backend.at_hand import choice_at_hand
+from lowdnn.cases import parse_case
 from lowdnn.cli.main import main
+from lowdnn.enums import HeurMode
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import ArchMismatchError, AttributeTypeError
+from tests.support.data import fresh_seed
 from tests.support.errors import raises
 
 CASES = {
@@ -151,6 +157,37 @@ def test_a_shared_plan_cache_loads_from_the_bundle_of_each_handle(bundle: Path) 
         runtime.close()
         for other in others:
             other.close()
+
+
+def test_few_kernels_of_a_bundle_serve_new_shapes(
+    tmp_path: Path, empty_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The set of kernels of a range: shapes that the bundle does not have run on them, and wait for no compiler."""
+    path = tmp_path / "bundle"
+    case = "matmul m=1..500 n=48 k=32 dtype=fp16"
+    arguments = [case, "--max-kernels", "2", "--shapes", "6", "--arch", "sm_90a", "-o", str(path), "--json"]
+    assert main(["cache", "export", *arguments]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["machine_code"] <= 2
+    assert facts["plans"] >= 6
+    bundle = lowdnn.load_bundle(path, trust=True)
+    with lowdnn.create_handle("emulated", bundle=bundle, compile_policy="avoid") as handle:
+        rows = random.Random(fresh_seed()).sample(range(1, 501), 20)
+        for m in rows:
+            graph = parse_case(case.replace("1..500", str(m))).graph()
+            best = handle.rank(graph, HeurMode.A).best
+            assert best is not None
+            handle.load_candidate(choice_at_hand(handle, best))
+        counters = handle.runtime.counters.snapshot()
+        assert not {"compiles", "compile_waits", "cache_misses"} & counters.keys(), rows
+        assert counters["modules_loaded"] <= 2
+
+
+def test_shapes_that_too_few_kernels_leave_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [CASES["product"], CASES["norm"], "--max-kernels", "1", "--arch", "sm_90a", "-o", str(tmp_path / "out")]
+    assert main(["cache", "export", *texts]) == 1
+    assert re.search(r"shapes without kernel +1\n", capsys.readouterr().out)
+    assert len(lowdnn.load_bundle(tmp_path / "out", trust=True).plans) == 1
 
 
 def test_a_damaged_file_imports_nothing(bundle: Path, empty_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

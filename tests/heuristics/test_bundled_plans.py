@@ -17,7 +17,7 @@ from lowdnn.enums import HeurMode
 from lowdnn.events import Counters
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.bundled_plans import BundledPlans, bundled_plan, plan_digest
-from lowdnn.heuristics.bundling import bundle_of, check_plans
+from lowdnn.heuristics.bundling import best_choices, bundle_of, check_plans
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.runtime.bundle import Bundle, BundledPlan
 from lowdnn.runtime.cache import DiskCache
@@ -149,7 +149,7 @@ def compiler(kernel_cache_dir: Path) -> KernelCompiler:
 
 def test_a_bundle_has_what_the_first_choices_need(compiler: KernelCompiler) -> None:
     texts = (TEXT, "pointwise dims=4x8 ops=relu", TEXT, "softmax dims=4x100")
-    bundle = bundle_of(map(parse_case, texts), SM_90A, compiler, jobs=2)
+    bundle = bundle_of(best_choices(map(parse_case, texts), SM_90A), SM_90A, compiler, jobs=2)
     assert (bundle.arch, bundle.sm_count) == ("sm_90a", 132)
     assert "release" in bundle.compiler
     assert [plan.case for plan in bundle.plans] == sorted(set(texts))
@@ -166,21 +166,21 @@ def test_a_bundle_has_what_the_first_choices_need(compiler: KernelCompiler) -> N
             assert machine_code.startswith(b"\x7fELF")
             assert (bundle.image(digest, "ptx") is None) == (digest in ModuleStore.installed().kernels)
     check_plans(bundle)
-    assert bundle_of(map(parse_case, reversed(texts)), SM_90A, compiler) == bundle
+    assert bundle_of(best_choices(map(parse_case, reversed(texts)), SM_90A), SM_90A, compiler) == bundle
 
 
 def test_an_architecture_that_nvrtc_does_not_know_gets_ptx_alone(compiler: KernelCompiler) -> None:
     newer = replace(SM_80, name="sm_139", compute_capability=(13, 9))
-    bundle = bundle_of([parse_case("pointwise dims=4x8 ops=relu+abs dtype=fp32")], newer, compiler)
+    bundle = bundle_of(best_choices([parse_case("pointwise dims=4x8 ops=relu+abs dtype=fp32")], newer), newer, compiler)
     assert {image.output for image in bundle.images} <= {"ptx"}
 
 
-def test_a_case_without_a_plan_is_named(compiler: KernelCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_without_a_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowdnn.heuristics.bundling.ENGINES", ENGINES.subset(("softmax",)))
     with raises(NotSupportedError, f"case '{TEXT}'", expected="an engine that takes it"):
-        bundle_of([parse_case(TEXT)], SM_90A, compiler)
+        next(best_choices([parse_case(TEXT)], SM_90A))
     with pytest.raises(BadParamError, match="; in 'matmul"):
-        bundle_of([parse_case("matmul m=4 n=4 k=4 bb=3 b=2")], SM_90A, compiler)
+        next(best_choices([parse_case("matmul m=4 n=4 k=4 bb=3 b=2")], SM_90A))
 
 
 def test_the_plans_of_a_bundle_are_checked_against_their_cases() -> None:

@@ -33,8 +33,8 @@ IMAGES = (
     BundledImage("b" * 64, "ptx", "second", bytes(range(256))),
 )
 PLANS = (
-    BundledPlan("c" * 64, "matmul_mma", (("TILE_M", 64), ("TILE_N", 32)), "d" * 64, "matmul m=1 n=2 k=3"),
-    BundledPlan("e" * 64, "pointwise", (), "f" * 64, ""),
+    BundledPlan("c" * 64, "matmul_mma", (("TILE_M", 64),), "d" * 64, "9" * 64, (1, 2, 3), "matmul m=1 n=2 k=3"),
+    BundledPlan("e" * 64, "pointwise", (), "f" * 64, "9" * 64, (), ""),
 )
 BUNDLE = Bundle("sm_90a", 132, "NVRTC 13", IMAGES, PLANS)
 CONTENT = bundle_bytes(BUNDLE)
@@ -70,6 +70,10 @@ def test_what_is_written_is_read() -> None:
     assert found.image("b" * 64, "sm_90a") is None
     assert found.plan("e" * 64) == PLANS[1]
     assert found.plan("a" * 64) is None
+    assert tuple(found.plans_like("9" * 64)) == PLANS
+    assert tuple(found.plans_like("e" * 64)) == ()
+    assert found.has_image("b" * 64, "ptx")
+    assert not found.has_image("b" * 64, "sm_90a")
 
 
 def test_a_bundle_is_for_one_kind_of_device() -> None:
@@ -97,6 +101,8 @@ def test_a_bundle_is_for_one_kind_of_device() -> None:
         (lambda f: f["images"][2].update(kernel=3), BadParamError, "file.images[2].kernel", "", "3"),
         (lambda f: f["plans"][0].update(choices=[["A", 1.5]]), BadParamError, "file.plans[0].choices", "", "1.5"),
         (lambda f: f["plans"][0].update(graph="x"), BadParamError, "file.plans[0].graph", "64 hexa", "'x'"),
+        (lambda f: f["plans"][1].update(structure=""), BadParamError, "file.plans[1].structure", "64 hexa", "''"),
+        (lambda f: f["plans"][1].update(extents=[3, -1]), BadParamError, "file.plans[1].extents", "no negative", "-1"),
         (lambda f: f["plans"][0].update({"class": "Path"}), BadParamError, "file.plans[0]", "one of", "'Path'"),
         (lambda f: f["plans"].append(f["plans"][0]), DuplicatedEntriesError, "bundle.plans", "once", "cccc"),
     ],

@@ -26,7 +26,9 @@ def bundle(name: str) -> Bundle:
         BundledImage(name * 64, "sm_90a", "kernel", name.encode() * 1000),
         BundledImage(name * 64, "ptx", "kernel", name.encode() * 2000),
     )
-    return Bundle("sm_90a", 132, "NVRTC", images, (BundledPlan(name * 64, "pointwise", (), "0" * 64, ""),))
+    return Bundle(
+        "sm_90a", 132, "NVRTC", images, (BundledPlan(name * 64, "pointwise", (), "0" * 64, name * 64, (8,), ""),)
+    )
 
 
 def imported(cache: DiskCache, arch: str = "sm_90a", sm_count: int = 132) -> ImportedBundles:
@@ -43,11 +45,15 @@ def test_bundles_add_up(cache: DiskCache) -> None:
     assert not cache.directory.exists()
     for name in "ab":
         import_bundle(bundle(name), cache)
-    newer = replace(bundle("a"), images=(), plans=(BundledPlan("a" * 64, "matmul_mma", (), "1" * 64, ""),))
+    newer = replace(
+        bundle("a"), images=(), plans=(BundledPlan("a" * 64, "matmul_mma", (), "1" * 64, "b" * 64, (), ""),)
+    )
     import_bundle(newer, cache)
     found = imported(cache)
     assert found.plan("a" * 64) == newer.plans[0]
     assert found.plan("b" * 64) == bundle("b").plans[0]
+    assert [plan.graph[0] for plan in found.plans_like("b" * 64)] == ["a", "b"]
+    assert found.has_image("a" * 64, "sm_90a")
     assert found.image("a" * 64, "sm_90a") == b"a" * 1000
     assert found.image("b" * 64, "ptx") == b"b" * 2000
     assert found.image("c" * 64, "ptx") is None
