@@ -25,6 +25,7 @@ from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.event import Event
 from lowdnn.runtime.stream import Stream
+from lowdnn.runtime.workspace_pool import WorkspacePool
 from lowdnn.status import NotInitializedError
 from tests.support.runtime import ALPHA, X, Y, open_runtime, scale_plan, scale_sources, upload
 
@@ -47,6 +48,7 @@ class Load:
         self.alpha = np.ones(1, np.float64)
         self.pointers = {X: self.x.address, Y: self.y.address, ALPHA: self.alpha.ctypes.data}
         self.factor = 0
+        self.pool = WorkspacePool(self.runtime.driver, 0)
         self.cache = DiskCache(cache_dir / "other")
 
     def execute(self) -> None:
@@ -55,6 +57,15 @@ class Load:
     def build(self) -> None:
         self.factor += 1
         self.runtime.load(scale_plan(300, factor=100 + self.factor % 50))
+
+    def load(self) -> None:
+        self.handle.load(self.plan)
+
+    def reserve(self) -> None:
+        self.factor += 1
+        self.pool.reserve_bytes(64 * self.factor)
+        self.pool.release(0)
+        self.pool.trim()
 
     def write(self) -> None:
         self.factor += 1
@@ -86,6 +97,8 @@ def child(load: Load) -> None:
         load.execute,
         load.build,
         load.allocate,
+        lambda: load.pool.reserve_bytes(64),
+        load.pool.trim,
         load.handle.synchronize,
         lambda: load.handle.set_stream(5),
         lambda: load.handle.load(scale_plan(301)),
@@ -105,6 +118,7 @@ def child(load: Load) -> None:
             raise
     load.write()
     load.x.close()
+    load.pool.close()
     load.handle.close()
     with Handle.open("emulated", arch="sm_80", config=Config(disk_cache=False)) as own:
         DeviceBuffer.allocate(own.runtime.context, 64)
@@ -141,6 +155,7 @@ def main(activity: str, cache_dir: Path) -> int:
     for thread in threads:
         thread.join()
     load.execute()
+    load.pool.close()
     load.handle.close()
     return good
 

@@ -24,7 +24,7 @@ from tests.runtime.fork_under_load import CHILDREN
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("activity", ["execute", "build", "write", "allocate", "reopen"])
+@pytest.mark.parametrize("activity", ["execute", "build", "load", "reserve", "write", "allocate", "reopen"])
 def test_a_child_is_told_at_once(activity: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.runtime.fork_under_load", activity, str(tmp_path)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
