@@ -89,16 +89,21 @@ class PlanList:
     _found: tuple[tuple[int, int], PlanEntry | None] = ((-1, -1), None)
     #: Rankings whose candidates nobody has asked for yet.
     _waiting: list[Ranking] = field(default_factory=list)
+    #: Entries behind those.
+    _late: list[PlanEntry] = field(default_factory=list)
 
     @property
     def entries(self) -> list[PlanEntry]:
-        """All plans. Plans after the one of a bundle are ranked when they are first asked for."""
+        """All plans. Those after the first are ranked when they are asked for: most programs take the first."""
         while self._waiting:
             self._rank(self._waiting.pop(0))
+        if self._late:
+            self._entries += self._late
+            self._late.clear()
         return self._entries
 
     def in_turn(self) -> Iterator[PlanEntry]:
-        """As ``entries``, but those behind the plan of a bundle are ranked when their turn comes."""
+        """As ``entries``, but those after the first are ranked when their turn comes."""
         yield from self._entries[:1]
         yield from self.entries[1:]
 
@@ -112,13 +117,10 @@ class PlanList:
             ranking = rank(self.graph, self.arch, mode, self.engines)
         else:
             ranking = self.handle.rank(self.graph, mode, self.arch)
-        if ranking.ready is not None and not any(earlier.ready for earlier in self.rankings):
-            self._entries.append(PlanEntry(ranking.ready))
+        if not self.rankings and not self._entries and ranking.best is not None:
+            self._entries.append(PlanEntry(ranking.best))
         self.rankings.append(ranking)
-        if ranking.ready is not None or self._waiting:
-            self._waiting.append(ranking)
-        else:
-            self._rank(ranking)
+        self._waiting.append(ranking)
 
     def add(self, engine: Engine, choices: Mapping[KnobType, int]) -> None:
         """Adds one engine with knob choices; raises BadParamError, NotSupportedError."""
@@ -182,7 +184,7 @@ class PlanList:
         if taken.plan == first.plan:
             return None
         self.at_hand = PlanEntry(taken)
-        self.entries.append(self.at_hand)
+        self._late.append(self.at_hand)
         return self._try_prepare(self.at_hand, handle)
 
     def first(self) -> PlanEntry:
@@ -227,6 +229,11 @@ class PlanList:
         """The entry at ``index``. Raises BadParamError for one that a filter leaves out."""
         return self._not_barred(self.at(index))
 
+    def prepared_as(self, prepared: PreparedExecution) -> PlanEntry | None:
+        """The entry that was prepared as ``prepared``."""
+        early = filter(None, (self.at_hand, *self._entries[:1]))
+        return next((entry for entry in chain(early, self.in_turn()) if entry.prepared is prepared), None)
+
     def prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution:
         """The plan of ``entry``, loaded now if it was not."""
         return entry.prepared or self._prepare(entry, handle)
@@ -252,9 +259,11 @@ class PlanList:
         return known
 
     def _rank(self, ranking: Ranking) -> None:
-        asked = {entry.candidate.engine.name for entry in self._entries if not entry.candidate.choices}
-        new = (found for found in ranking.candidates if found is not ranking.ready and found.engine.name not in asked)
-        self._entries += map(PlanEntry, new)
+        known = [entry.candidate for entry in self._entries if entry.candidate is not ranking.best]
+        asked = {candidate.engine.name for candidate in known if not candidate.choices}
+        new = (found for found in ranking.candidates if found.engine.name not in asked)
+        here = [entry.candidate for entry in self._entries]
+        self._entries += [PlanEntry(found) for found in new if not any(found is candidate for candidate in here)]
 
     def _reasons(self) -> str:
         """``engine: reason``, a line for each engine of the graph's operations; the others are counted."""

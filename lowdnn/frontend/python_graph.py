@@ -432,8 +432,7 @@ class pygraph(
 
     def _selected(self) -> PlanEntry:
         """The plan that ``execute`` runs; before build_plans the first one not deselected."""
-        entries = self._planned().in_turn()
-        found = next((e for e in entries if self._prepared is not None and e.prepared is self._prepared), None)
+        found = None if self._prepared is None else self._planned().prepared_as(self._prepared)
         return found or self._planned().first()
 
     def _other_shapes(self, uids: object, shapes: object, strides: object) -> Shapes:
