@@ -118,7 +118,7 @@ class _Report:
         self._is_estimated = False
 
     def begin(self, count: int, known: int) -> None:
-        """count: cases to tune.  known: those that have records already."""
+        """count: cases to tune.  known: further cases, which have records already."""
         self._count, self._known = count, known
         if known and not self._is_json:
             print(f"{known} cases have records already (--again tunes them anew)", flush=True)

@@ -38,7 +38,7 @@ class AutotuneMethods(PlanMethods):
         tensor_dict: inputs as for ``execute``, which are copied; numbers by chance for those that are not given.
         budget_s: seconds after which no further round of timing begins.  workspace_limit: the most bytes that a plan
         may need.  engines: their names or global indices; all where there are none.  knobs: the value, or the values,
-        that a knob may have.  processes: that compile kernels beforehand; threads do where it is 0.
+        that a knob may have.  processes: how many compile kernels beforehand; threads do where it is 0.
 
         Plans that ``deselect_*`` leaves out are not tried, and none has a numerical note that the cost model's first
         choice lacks. The result is kept as a tuning record, which plans of this graph follow from now on, here and in

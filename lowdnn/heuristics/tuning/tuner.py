@@ -46,7 +46,7 @@ class TuningOptions:
     """How much a tuning tries.
 
     budget_s: the seconds after which no further round begins, and no further graph; the graph at hand gets one round.
-    most_kernels: candidates of a graph that differ in kernels.  processes: that compile; 0 compiles what is loaded.
+    most_kernels: candidates of a graph that differ in kernels.  processes: how many compile beforehand; threads do where it is 0.
     """
 
     scope: Scope = field(default_factory=Scope)
@@ -225,7 +225,7 @@ class _Heat:
         return tuple(trials), self._plans[winner].warm_us()
 
     def _raced(self, candidates: Sequence[Candidate]) -> list[int]:
-        """The places of the candidates that were timed, fastest first. Those that are timed again keep their place."""
+        """The places of the candidates that were timed, fastest first. A candidate that is timed again keeps its place."""
         places = [place for candidate in candidates if (place := self._place(candidate)) not in self._failures]
         if not places:
             raise LowdnnError(f"tuning: no candidate could be run: {'; '.join(self._failures.values())}")
