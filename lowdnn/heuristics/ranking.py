@@ -4,7 +4,8 @@ Modes, as cuDNN names them:
 
     INSTANT    every engine that takes the graph, fastest first by the cost model
     A, B       the same list, behind what a bundle has for this very graph (``bundled_plans``), and what was fastest for
-               it where it was measured (``tuning.records``); there is no second, slower model
+               it where it was measured (``tuning.records``); there is no second, slower model, but a
+               handle may tune a new graph first in mode B (``backend.autotuning``)
     FALLBACK   only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is

@@ -48,6 +48,10 @@ class Compilers:
             if kernel not in self._asked:
                 self._asked[kernel] = self._threads.submit(self._compile, kernel)
 
+    def has(self, kernels: Iterable[KernelRef]) -> bool:
+        """Whether these kernels were asked for, so that one more plan with them costs no compiler's time."""
+        return bool(self._asked) and all(kernel in self._asked for kernel in kernels)
+
     def wait(self, kernels: Iterable[KernelRef], deadline_s: float | None = None) -> None:
         """Waits until these kernels are compiled, at most until ``time.monotonic()`` has come to ``deadline_s``."""
         pending = [self._asked[kernel] for kernel in kernels if kernel in self._asked]

@@ -21,7 +21,7 @@ _STUDENT = (31.82, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764
 _NORMAL = 2.326
 
 #: A runner that is slower than the leader by this share in one round leaves at once: no noise is so large.
-_HOPELESS = 0.4
+_HOPELESS = 0.25
 #: Rounds before a runner may leave otherwise, or the race may end.
 _FEWEST_ROUNDS = 4
 MOST_ROUNDS = 25

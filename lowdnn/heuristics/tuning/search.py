@@ -95,10 +95,14 @@ class _Kept:
         return self.candidate.estimated_us * (1 + _STEP * self.steps - _PROVEN * log(self.proofs))
 
 
-def worth_timing(ranking: Ranking, scope: Scope, hints: Hints, most: int) -> tuple[Candidate, ...]:
-    """At most ``most`` candidates with other kernels each; first the cost model's choice, then by what is expected.
+def worth_timing(
+    ranking: Ranking, scope: Scope, hints: Hints, most: int, at_hand: Callable[[Kernels], bool] = lambda kernels: False
+) -> tuple[Candidate, ...]:
+    """Candidates with other kernels each: first the cost model's choice, then by what is expected.
 
     hints: by the name of an engine the choices that were fastest for other graphs, and for how many.
+    most: candidates whose kernels are to be made.  at_hand: whether kernels are there, or will be in any case; at most
+    ``most`` candidates with such kernels come behind the others.
     Raises NotSupportedError where no engine takes the graph in this scope.
     """
     starts = list(_starts(ranking, scope))
@@ -113,7 +117,11 @@ def worth_timing(ranking: Ranking, scope: Scope, hints: Hints, most: int) -> tup
             known = found.get(plan.kernels)
             found[plan.kernels] = kept if known is None else _joined(known, kept)
     del found[first.plan.kernels]
-    return (first, *islice(_varied(list(found.values()), first), most - 1))
+    chosen = [first, *islice(_varied(list(found.values()), first), most - 1)]
+    for candidate in chosen[1:]:
+        del found[candidate.plan.kernels]
+    others = sorted((kept for kernels, kept in found.items() if at_hand(kernels)), key=_score)
+    return (*chosen, *(kept.candidate for kept in others[:most]))
 
 
 def variants(candidate: Candidate, scope: Scope, most: int) -> tuple[Candidate, ...]:

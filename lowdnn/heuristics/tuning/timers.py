@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -89,18 +89,22 @@ class _Replay:
         return self.clock(self.launch) / self.launches
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Captured:
-    """The graphs of a plan."""
+    """The graphs of a plan; the warm one is captured when it is first asked for."""
 
     cold: _Replay
-    warm: _Replay
+    capture_warm: Callable[[], _Replay]
 
     def cold_us(self) -> float:
         return self.cold.us()
 
     def warm_us(self) -> float:
-        return self.warm.us()
+        return self._warm.us()
+
+    @cached_property
+    def _warm(self) -> _Replay:
+        return self.capture_warm()
 
 
 class DeviceTimer:
@@ -124,8 +128,7 @@ class DeviceTimer:
         self._elapsed_us(once)
         launches = launches_for(self._elapsed_us(once), len(addresses))
         cold = self._captured(loaded, addresses, workspace, launches)
-        warm = cold if len(addresses) == 1 else self._captured(loaded, addresses[:1], workspace, launches)
-        return _Captured(cold, warm)
+        return _Captured(cold, partial(self._captured, loaded, addresses[:1], workspace, launches))
 
     def disagreement(self, candidate: Candidate, first: Candidate) -> str:
         return self._tensors.disagreement(self._results(candidate), self._results(first))

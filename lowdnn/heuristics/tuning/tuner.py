@@ -32,7 +32,7 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import LowdnnError
 
 #: Graphs whose candidates are chosen, and begin to be compiled, before the first of them is timed.
-_AHEAD = 64
+_AHEAD = 16
 #: The share of a budget after which no kernel is waited for.
 _COMPILING_SHARE = 0.6
 #: Candidates whose variants are timed.
@@ -46,12 +46,13 @@ class TuningOptions:
     """How much a tuning tries.
 
     budget_s: the seconds after which no further round begins, and no further graph; the graph at hand gets one round.
-    most_kernels: candidates of a graph that differ in kernels.  processes: how many compile beforehand; threads do where it is 0.
+    most_kernels: candidates of a graph that need kernels which no graph before needed.  processes: how many compile
+    beforehand; threads do where it is 0.
     """
 
     scope: Scope = field(default_factory=Scope)
     budget_s: float = float("inf")
-    most_kernels: int = 12
+    most_kernels: int = 16
     processes: int = 0
 
 
@@ -148,7 +149,7 @@ class Tuner:
         ranking = rank(graph, device.arch, HeurMode.INSTANT, device.engines)
         try:
             hints = partial(device.records.hints, device.arch)
-            candidates = worth_timing(ranking, options.scope, hints, options.most_kernels)
+            candidates = worth_timing(ranking, options.scope, hints, options.most_kernels, self.compilers.has)
         except LowdnnError as error:
             return error
         for candidate in candidates if device.launches else ():
@@ -225,7 +226,7 @@ class _Heat:
         return tuple(trials), self._plans[winner].warm_us()
 
     def _raced(self, candidates: Sequence[Candidate]) -> list[int]:
-        """The places of the candidates that were timed, fastest first. A candidate that is timed again keeps its place."""
+        """The places of the candidates that were timed, fastest first. One that is timed again keeps its place."""
         places = [place for candidate in candidates if (place := self._place(candidate)) not in self._failures]
         if not places:
             raise LowdnnError(f"tuning: no candidate could be run: {'; '.join(self._failures.values())}")
