@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -88,13 +88,25 @@ class _Step:
 
 
 @dataclass(frozen=True)
+class _BoundStep:
+    """A step with the arena at one address.
+
+    inside: the graph's tensors in the arena, by uid.  given: names of those that the caller gives, by uid.
+    """
+
+    execute: Callable[[Mapping[Any, object], object, Handle], None]
+    inside: Mapping[int, DeviceBuffer]
+    given: Mapping[int, str]
+    workspace: DeviceBuffer | None
+
+
+@dataclass(frozen=True)
 class _Bound:
-    """The arena at one address. tensors: its parts by name.  workspaces: a part for each step, or None."""
+    """All steps with the arena at one address of a context."""
 
     base: int
     context: Context
-    tensors: Mapping[str, DeviceBuffer]
-    workspaces: Sequence[DeviceBuffer | None]
+    steps: Sequence[_BoundStep]
 
 
 class GraphSequence:
@@ -196,16 +208,27 @@ class GraphSequence:
         base = -(-address // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if bound is None or bound.base != base or bound.context is not handle.runtime.context:
             bound = self._bound = self._bind(base, handle.runtime.context)
-        everything = {**values, **bound.tensors}
-        for step, workspace in zip(self._steps, bound.workspaces, strict=True):
-            step.graph.execute({uid: everything[name] for uid, name in step.names.items()}, workspace, handle)
+        for step in bound.steps:
+            pack: Mapping[Any, object] = step.inside
+            if step.given:
+                pack = {**pack, **{uid: values[name] for uid, name in step.given.items()}}
+            step.execute(pack, step.workspace, handle)
 
     def _bind(self, base: int, context: Context) -> _Bound:
         def part(placed: Placed) -> DeviceBuffer:
             return DeviceBuffer(context, base + placed.offset, placed.size_bytes)
 
-        workspaces = [part(placed) if placed.size_bytes else None for placed in self.memory.workspaces]
-        return _Bound(base, context, {placed.name: part(placed) for placed in self.memory.tensors}, workspaces)
+        parts = {placed.name: part(placed) for placed in self.memory.tensors}
+        steps = [
+            _BoundStep(
+                execute=step.graph.execute,
+                inside={uid: parts[name] for uid, name in step.names.items() if name in parts},
+                given={uid: name for uid, name in step.names.items() if name not in parts},
+                workspace=part(workspace) if workspace.size_bytes else None,
+            )
+            for step, workspace in zip(self._steps, self.memory.workspaces, strict=True)
+        ]
+        return _Bound(base, context, steps)
 
     def _written(self) -> dict[str, tuple[int, PlanTensor]]:
         """The step that writes a tensor, and what it writes, by name."""
