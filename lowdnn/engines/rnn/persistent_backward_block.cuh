@@ -34,7 +34,7 @@ static_assert(WARPS % CLUSTER == 0 && CHUNK % UNITS == 0 && CHUNKS <= ARRIVALS, 
 static_assert(SLOTS > 1 || CHUNKS == 1, "a chunk is released when the next one is being multiplied");
 
 constexpr u32 WRITTEN = 1;                                 // barrier: the consumers have written new gradients
-constexpr u32 READ = 2;                                    // barrier: the writers have read them; all wait there
+constexpr u32 READ = 2;                                    // barrier: the writers have read them
 constexpr u32 WRITTEN_THREADS = CONSUMERS + WRITERS * 32;  // threads of either barrier
 
 struct Params {

@@ -164,7 +164,7 @@ struct Consumer {
         }
         if (step > 0 || part > 0) named_barrier(READ, WRITTEN_THREADS);
         compute(part, step, sums);
-        named_barrier_arrive(WRITTEN, WRITTEN_THREADS);
+        named_barrier(WRITTEN, WRITTEN_THREADS);  // the writers are there: both have met at READ
         finish(part, step, sums);
         if (step < place.p.layer.steps) fetch(part, step + 1);
       }
