@@ -59,6 +59,11 @@ class Array:
         """``count`` elements along the last axis."""
         return self.part(first * self.strides[-1], (*self.dims[:-1], count), self.strides)
 
+    def rows(self, first: int, count: int) -> Array:
+        """``count`` elements along the last axis but one."""
+        dims = (*self.dims[:-2], count, self.dims[-1])
+        return self.part(first * self.strides[-2], dims, self.strides)
+
     def permuted(self, *axes: int) -> Array:
         """The axes in another order."""
         dims, strides = (tuple(values[axis] for axis in axes) for values in (self.dims, self.strides))

@@ -6,7 +6,7 @@ from lowdnn.engines.rnn.array import Array
 from lowdnn.engines.rnn.layers import BackwardLayer
 from lowdnn.engines.rnn.network import needed
 from lowdnn.engines.rnn.row_moves import Move
-from lowdnn.engines.rnn.sequences import Sequences
+from lowdnn.engines.rnn.sequences import SMALL_BYTES, Sequences
 
 
 def add_backward_data(sequences: Sequences) -> None:
@@ -44,14 +44,16 @@ def add_backward_data(sequences: Sequences) -> None:
 
 
 class _Transposed:
-    """Transposed weights, each layer's in the place of the one before."""
+    """Transposed weights: of all layers at once where these are small, otherwise each layer's in the place of the one
+    before."""
 
     def __init__(self, sequences: Sequences) -> None:
         rnn = sequences.rnn
         self._sequences = sequences
+        self._all = _all_transposed(sequences) if sequences.recurrence.reads_transposed else None
         self._recurrent = (
             sequences.reserved(rnn.directions, rnn.state_size, rnn.gates * rnn.hidden_size)
-            if sequences.recurrence.reads_transposed
+            if sequences.recurrence.reads_transposed and self._all is None
             else None
         )
         self._projection = (
@@ -60,6 +62,10 @@ class _Transposed:
 
     def recurrent(self, layer: int) -> Array:
         """R of a layer, transposed: (D, S, G * H); where the recurrence reads it either way, as it lies."""
+        if self._all is not None:
+            directions = self._sequences.rnn.directions
+            dims, strides = (directions, *self._all.dims[1:]), self._all.strides
+            return self._all.part(layer * directions * strides[0], dims, strides)
         if self._recurrent is None:
             return needed(self._sequences.network.weights("w", layer, "r")).permuted(0, 2, 1)
         return self._transpose(layer, "r", self._recurrent)
@@ -72,6 +78,17 @@ class _Transposed:
         weights = needed(self._sequences.network.weights("w", layer, name))
         self._sequences.delegate.copy(weights.permuted(0, 2, 1), target)
         return target
+
+
+def _all_transposed(sequences: Sequences) -> Array | None:
+    """R of all layers, transposed, (L * D, S, G * H), by one launch; None where they are large or lie apart."""
+    rnn = sequences.rnn
+    weights = sequences.network.stacked_weights("w", range(rnn.pseudo_layers), "r")
+    if weights is None or rnn.num_layers == 1 or weights.size_bytes > SMALL_BYTES:
+        return None
+    target = sequences.reserved(rnn.pseudo_layers, rnn.state_size, rnn.gates * rnn.hidden_size)
+    sequences.delegate.copy(weights.permuted(0, 2, 1), target)
+    return target
 
 
 def _partial(sequences: Sequences) -> Array | None:

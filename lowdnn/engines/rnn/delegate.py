@@ -42,9 +42,10 @@ class Delegate:
         self._plans: dict[tuple[str, tuple[Tensor, ...]], Plan] = {}
 
     def multiply(self, a: Array, b: Array, c: Array, added: Array | None = None) -> None:
-        """c = a * b, or c = a * b + added, of arrays (rows, k), (k, columns) and (rows, columns), or of rows with two
-        axes, in a and in c, that both may have as one."""
-        if len(a.dims) == 3 and a.is_mergeable and c.is_mergeable and (added is None or added.is_mergeable):
+        """c = a * b, or c = a * b + added, of arrays (rows, k), (k, columns) and (rows, columns), or of as many of each
+        along a further axis, or of rows with two axes, in a and in c, that both may have as one."""
+        has_two_axes = len(a.dims) == 3 and len(b.dims) == 2
+        if has_two_axes and a.is_mergeable and c.is_mergeable and (added is None or added.is_mergeable):
             self.multiply(a.merged(), b, c.merged(), added and added.merged())
             return
         matmul = Matmul(self._compute_type)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from lowdnn.engines.rnn.array import Array
 from lowdnn.enums import DataType
@@ -66,14 +67,20 @@ class Network:
 
     def weights(self, port: str, layer: int, name: str) -> Array | None:
         """Weights (D, rows, columns) or (D, rows) in the space at ``port``; name: a field of ``LayerRegions``."""
-        space, directions = self.arrays[port], self.rnn.directions
-        regions = self._space.layers[layer * directions : (layer + 1) * directions]
-        found: list[Region] = [region for region in (getattr(item, name) for item in regions) if region is not None]
-        if not found:
+        directions = self.rnn.directions
+        return self.stacked_weights(port, range(layer * directions, (layer + 1) * directions), name)
+
+    def stacked_weights(self, port: str, pseudo_layers: range, name: str) -> Array | None:
+        """Weights (N, rows, columns) or (N, rows) of N pseudo-layers; None where one has none, or where they do not lie
+        at equal distances."""
+        regions: list[Region | None] = [getattr(self._space.layers[index], name) for index in pseudo_layers]
+        found = [region for region in regions if region is not None]
+        strides = {later.offset - earlier.offset for earlier, later in pairwise(found)}
+        if len(found) < len(regions) or len(strides) > 1 or len({region.dims for region in found}) > 1:
             return None
         inner = (found[0].dims[1], 1) if len(found[0].dims) == 2 else (1,)
-        stride = found[-1].offset - found[0].offset
-        return space.part(found[0].offset, (directions, *found[0].dims), (stride, *inner))
+        dims, stride = (len(found), *found[0].dims), next(iter(strides), 0)
+        return self.arrays[port].part(found[0].offset, dims, (stride, *inner))
 
     @cached_property
     def _space(self) -> WeightSpace:

@@ -20,6 +20,9 @@ from lowdnn.engines.rnn.row_moves import Move, add_move
 from lowdnn.enums import DataType
 from lowdnn.ops.rnn import Rnn
 
+#: Bytes of all layers' rows, or weights, for which one launch for all of them is worth the memory.
+SMALL_BYTES = 16 << 20
+
 
 @dataclass(frozen=True)
 class Sequences:

@@ -10,10 +10,14 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.registry import engine_named
+from lowdnn.engines.rnn.sequences import SMALL_BYTES
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.rnn import Clip, Rnn
+from lowdnn.ops.rnn_backward_data import RnnBackwardData
+from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
+from lowdnn.plan import Launch, Plan
 from lowdnn.rnn_enums import DirectionMode, RNNBiasMode, RNNInputMode, RNNMode
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError
@@ -49,6 +53,28 @@ def test_layers_directions_dropout_and_lengths(device: Runtime, name: str, layou
     """Padding of what is read holds NaN."""
     rnn = replace(CELLS[name], **DEEP)
     check_training(device, ENGINE, rnn, DataType.DOUBLE, lengths=LENGTHS, layout=layout, padding_fill=2.5)
+
+
+@pytest.mark.parametrize("most_bytes", [SMALL_BYTES, 0])
+@pytest.mark.parametrize(
+    "rnn",
+    [
+        replace(GRU, num_layers=3),
+        replace(LSTM, num_layers=4, direction_mode=BIDIRECTIONAL, input_size=32),
+        replace(LSTM, num_layers=3, projection_size=7, dropout_probability=0.4),
+    ],
+)
+def test_layers_in_one_product_and_by_themselves(
+    device: Runtime, monkeypatch: pytest.MonkeyPatch, rnn: Rnn, most_bytes: int
+) -> None:
+    for module in ("backward_data", "backward_weights"):
+        monkeypatch.setattr(f"lowdnn.engines.rnn.{module}.SMALL_BYTES", most_bytes)
+    anchors = (RnnBackwardData, RnnBackwardWeights)
+    plans = check_training(device, ENGINE, rnn, DataType.DOUBLE, lengths=LENGTHS, is_added=True, anchors=anchors)
+    products = [len([launch for launch in plan.launches if _is_product(plan, launch)]) for plan in plans]
+    groups = 2 if most_bytes else rnn.num_layers
+    of_layer = 3 if rnn.is_gru or rnn.projection_size else 2
+    assert products[-1] == groups * rnn.directions * of_layer
 
 
 def test_lengths_in_any_order_and_beyond_the_steps(device: Runtime) -> None:
@@ -137,3 +163,7 @@ def test_tiles_that_do_not_fit_are_refused() -> None:
     operation = RnnForward.of(network, tensors_of(network, DataType.DOUBLE, None))
     with pytest.raises(BadParamError, match="at most 512 sums of a tile, got 64 x 64"):
         ENGINE.plan(OperationGraph([operation]), SM_90A, {KnobType.TILE_M: 64, KnobType.TILE_N: 64})
+
+
+def _is_product(plan: Plan, launch: Launch) -> bool:
+    return plan.kernels[launch.kernel].name.startswith("matmul")
