@@ -10,9 +10,9 @@ behind a __syncwarp (``TileRing::release``), it reports what the other lanes rea
 in: in kernels of attention, terms and tickets. With all lanes arriving the reports of the forward kernel were gone; the
 emulated device's detector, to which a warp is one, reports none.
 
-Nor does it see all that ``bar.arrive`` orders: it reported what ``rnn_persistent_backward`` reads before one against what
-is written behind it. There were fewer reports with ``bar.sync`` at one of its two named barriers, and none at both, as it
-is now.
+Nor does it see all that ``bar.arrive`` orders: it reported what ``rnn_persistent_backward`` reads before one
+against what is written behind it. There were fewer reports with ``bar.sync`` at one of its two named barriers, and
+none at both, as it is now.
 """
 
 from __future__ import annotations
