@@ -169,6 +169,15 @@ def test_a_bundle_has_what_the_first_choices_need(compiler: KernelCompiler) -> N
     assert bundle_of(best_choices(map(parse_case, reversed(texts)), SM_90A), SM_90A, compiler) == bundle
 
 
+def test_the_first_choice_of_a_graph_counts(compiler: KernelCompiler) -> None:
+    engine, first = ENGINES.named("matmul_simt"), best(graph_of())
+    assert engine is not None
+    second = candidate_for(engine, graph_of(), SM_90A, {})
+    bundle = bundle_of([(TEXT, first), (TEXT, second)], SM_90A, compiler)
+    assert [plan.engine for plan in bundle.plans] == [first.engine.name]
+    assert {image.kernel for image in bundle.images} == {kernel.name for kernel in first.plan.kernels}
+
+
 def test_an_architecture_that_nvrtc_does_not_know_gets_ptx_alone(compiler: KernelCompiler) -> None:
     newer = replace(SM_80, name="sm_139", compute_capability=(13, 9))
     bundle = bundle_of(best_choices([parse_case("pointwise dims=4x8 ops=relu+abs dtype=fp32")], newer), newer, compiler)
