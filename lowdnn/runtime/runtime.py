@@ -55,7 +55,11 @@ class Runtime(ProcessBound):
         self.cache = _disk_cache(self.config)
         self.sources = SourceTree() if sources is None else sources
         self.bundle = bundle
-        self.shipped = self._shipped()
+        try:
+            self.shipped = self._shipped()
+        except BaseException:
+            self.context.close()
+            raise
         self.compiler = KernelCompiler(
             sources=self.sources,
             store=ModuleStore.installed(),

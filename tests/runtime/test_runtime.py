@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from lowdnn.config import Config
+from lowdnn.driver import open_driver
 from lowdnn.driver.base import DriverError
+from lowdnn.runtime.bundle import Bundle
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import ArchMismatchError
+from tests.support.errors import raises
 from tests.support.runtime import open_runtime, scale_plan, scale_sources
 
 
@@ -31,6 +35,15 @@ def test_a_kernel_is_compiled_and_loaded_once(runtime: Runtime) -> None:
         }
         runtime.load(scale_plan(100, factor=4))
         assert runtime.counters.snapshot()["modules_loaded"] == 2
+
+
+def test_a_bundle_for_another_device_leaves_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[int] = []
+    driver = open_driver("emulated")
+    monkeypatch.setattr(driver, "primary_context_release", released.append)
+    with raises(ArchMismatchError, "bundle.sm_count", expected="132, as this device", got="7"):
+        Runtime(driver, bundle=Bundle("sm_90a", 7, "", (), ()))
+    assert released == [0]
 
 
 def test_a_refused_kernel_leaves_the_runtime_usable(runtime: Runtime) -> None:
