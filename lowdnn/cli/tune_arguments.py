@@ -24,9 +24,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", help="architecture of the emulated device: sm_80, sm_90a, sm_120...")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no case after this time")
     parser.add_argument("--workspace-limit", type=int, metavar="BYTES", help="the most workspace of a plan")
-    parser.add_argument(
-        "--kernels", type=int, default=16, metavar="N", help="kernels to compile for a case (default 16)"
-    )
+    parser.add_argument("--kernels", type=int, default=16, metavar="N", help="kernels to compile a case (default 16)")
     processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
     parser.add_argument(
         "--processes", type=int, default=processes, metavar="N", help=f"that compile beforehand (default {processes})"

@@ -21,7 +21,7 @@ OTHERS = (
     *("tensor", "get_", "build", "execute", "select_", "deselect_", "create_", "check_", "query_", "explain"),
     *("validate", "key", "serialize", "deserialize", "handle", "nodes", "find_tensor", "inspect", "run"),
     *("populate_cuda_graph", "update_cuda_graph", "plan", "pareto_plans", "context", "backend_plan_entries"),
-    "selected_engine",
+    *("selected_engine", "autotune"),
 )
 
 #: The others.

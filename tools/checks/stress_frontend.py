@@ -24,7 +24,7 @@ _MOST_TENSORS = 40
 #: Methods that have steps of their own below, and are left out of random calls.
 _LIFE = (
     *("build", "build_plans", "build_plan_at_index", "execute", "execute_plan_at_index", "deserialize", "serialize"),
-    *("populate_cuda_graph", "update_cuda_graph", "run"),
+    *("populate_cuda_graph", "update_cuda_graph", "run", "autotune"),
 )
 _METHODS = {
     name: inspect.signature(method)
