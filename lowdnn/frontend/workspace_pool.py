@@ -72,6 +72,7 @@ class WorkspacePool(workspace_pool.WorkspacePool):
         """Gives the blocks of ``stream``, reserved ones too, to other streams, whose work waits for what it holds now.
 
         To be called before a stream is destroyed. CUDA graphs that have captured its blocks must not be launched again.
+        Raises BadParamError for a stream that is being captured.
         """
         super().release(stream_handle(stream))
 

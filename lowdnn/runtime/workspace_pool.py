@@ -2,8 +2,8 @@
 
 Plans of one stream run one after the other, so that they take turns with one block, as large as the largest of them
 needs. A block that is too small is freed and a larger one allocated, both in the order of the stream: nobody waits. A
-stream that finds no room within the limit takes the block of another stream, and its work waits on the device for the
-work that the other one has given so far.
+stream that finds no room within the limit, or on the device, takes the block of another stream, and its work waits on
+the device for the work that the other one has given so far.
 
 A CUDA graph may be launched again at any time, so that a block which it has captured is kept: neither freed nor given
 to another stream until ``release`` or ``close``. A stream that is being captured allocates nothing; ``reserve_bytes``
@@ -26,6 +26,7 @@ from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import (
+    BadParamError,
     DeviceAllocationFailedError,
     LowdnnError,
     NotInitializedError,
@@ -158,10 +159,14 @@ class WorkspacePool(ProcessBound):
         """Gives what the stream has, reserved blocks too, to other streams, whose work waits for what it holds now.
 
         To be called before the stream is destroyed, and when CUDA graphs with its blocks are launched no more.
+        Raises BadParamError for a stream that is being captured.
         """
         key = _key(stream)
         with self._entered():
             while key in self._blocks or any(owner == key for owner, _ in self._outgrown):
+                if self._is_captured(stream):
+                    where = "WorkspacePool.release.stream"
+                    raise BadParamError.at(where, expected="a stream that is not being captured", got=f"{stream:#x}")
                 self._set_aside(key, stream)
 
     def trim(self, keep_bytes: int = 0) -> int:
@@ -244,15 +249,28 @@ class WorkspacePool(ProcessBound):
             self._outgrown.append((key, old))
         elif old is not None:
             self._discard(old, stream)
-        block = self._taken_over(stream, size_bytes)
-        while block is None and self._is_over_limit(size_bytes):
-            if self._free:
-                self._discard_free(stream)
-            elif not self._take_from_stream(key):
-                raise self._limit_error(key, size_bytes, where)
+        failure: DriverMemoryError | None = None
+        while True:
             block = self._taken_over(stream, size_bytes)
-        found = self._blocks[key] = block or self._allocated(stream, size_bytes, where)
-        return found
+            if block is None and not self._is_over_limit(size_bytes):
+                try:
+                    block = self._allocated(stream, size_bytes, where)
+                except DriverMemoryError as error:
+                    failure = error
+            if block is not None:
+                self._blocks[key] = block
+                return block
+            if not self._gives_one_up(key, stream):
+                raise (
+                    self._limit_error(key, size_bytes, where) if failure is None else _lack(size_bytes, where, failure)
+                )
+
+    def _gives_one_up(self, key: StreamKey, stream: int) -> bool:
+        """Frees a block of no stream, or sets one of another stream aside; False where there is none to give up."""
+        if not self._free:
+            return self._take_from_stream(key)
+        self._discard_free(stream)
+        return True
 
     def _taken_over(self, stream: int, size_bytes: int) -> _Block | None:
         """The smallest block of no stream that has ``size_bytes``, now one of ``stream``."""
@@ -272,15 +290,7 @@ class WorkspacePool(ProcessBound):
             rounded_bytes = max(size_bytes, min(rounded_bytes, self.limit_bytes - self._size_bytes))
         fields = {"bytes": rounded_bytes, "held": self._size_bytes, "stream": f"{stream:#x}", "for": where}
         emit(self._logger, logging.INFO, "workspace_allocated", fields)
-        try:
-            address = self._driver.mem_alloc_async(rounded_bytes, stream, "WorkspacePool")
-        except DriverMemoryError as error:
-            raise DeviceAllocationFailedError.at(
-                "WorkspacePool.size_bytes",
-                expected="no more than the device has free",
-                got=rounded_bytes,
-                hint=f"{where} needs {size_bytes} bytes: {error}",
-            ) from error
+        address = self._driver.mem_alloc_async(rounded_bytes, stream, "WorkspacePool")
         self._allocations += 1
         self._size_bytes += rounded_bytes
         self._high_water_bytes = max(self._high_water_bytes, self._size_bytes)
@@ -406,6 +416,11 @@ class WorkspacePool(ProcessBound):
 
 def _key(stream: int) -> StreamKey:
     return stream if stream != _PER_THREAD_STREAM else (stream, threading.get_ident())
+
+
+def _lack(size_bytes: int, where: str, failure: DriverMemoryError) -> LowdnnError:
+    expected, hint = "no more than the device has free", f"{where} needs them: {failure}"
+    return DeviceAllocationFailedError.at("WorkspacePool.size_bytes", expected=expected, got=size_bytes, hint=hint)
 
 
 def _free_all(driver: Driver, blocks: list[_Block]) -> None:

@@ -15,6 +15,7 @@ from lowdnn.driver.base import Driver, DriverError
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.workspace_pool import WorkspacePool
 from lowdnn.status import (
+    BadParamError,
     DeviceAllocationFailedError,
     NotInitializedError,
     SizeInsufficientError,
@@ -125,6 +126,17 @@ def test_a_block_that_is_captured_without_a_reservation_stays(pool: WorkspacePoo
     assert pool.statistics().kept_bytes == 10 * KIB
 
 
+def test_a_full_device_is_a_limit_too(pool: WorkspacePool, driver: OrderedDriver) -> None:
+    driver.free_bytes = 50 * KIB
+    execute(pool, driver, 30 * KIB, STREAMS[1])
+    execute(pool, driver, 10 * KIB, STREAMS[2])
+    execute(pool, driver, 45 * KIB)
+    assert pool.statistics().blocks == 1
+    with pytest.raises(DeviceAllocationFailedError, match=r"size_bytes: .* got 61440; the plan needs them: .*MEMORY"):
+        execute(pool, driver, 60 * KIB)
+    execute(pool, driver, 50 * KIB)
+
+
 def test_trim_keeps_what_it_is_told_to(pool: WorkspacePool, driver: OrderedDriver) -> None:
     for number, stream in enumerate(STREAMS):
         execute(pool, driver, (10 + number) * KIB, stream)
@@ -151,10 +163,13 @@ def test_misuse_is_refused(pool: WorkspacePool, driver: OrderedDriver) -> None:
     again = Context(cast(Driver, driver))
     with pool.lock:
         assert pool.address(KIB, again, 0, "the plan")
-    driver.free_bytes = 50 * KIB
-    with pytest.raises(DeviceAllocationFailedError, match=r"size_bytes: .* got 61440; the plan needs 61440 bytes"):
-        execute(pool, driver, 60 * KIB)
-    execute(pool, driver, 50 * KIB)
+    execute(pool, driver, KIB, STREAMS[1])
+    driver.captures.add(STREAMS[1])
+    with pytest.raises(
+        BadParamError, match=r"release\.stream: expected a stream that is not being captured, got 0x10000"
+    ):
+        pool.release(STREAMS[1])
+    driver.captures.clear()
     pool.close()
     pool.close()
     with pytest.raises(NotInitializedError, match="WorkspacePool: expected an open pool, got a closed one"):
@@ -186,16 +201,16 @@ def step(rng: random.Random, pool: WorkspacePool, driver: OrderedDriver) -> None
 def test_any_program_uses_memory_in_order(is_faulty: bool) -> None:
     seed = fresh_seed()
     rng = random.Random(seed)
-    refused = re.compile("limit_bytes|before the stream is captured")
+    refused = re.compile("limit_bytes|before the stream is captured|no more than the device has free")
     for _ in range(100):
-        driver = OrderedDriver()
+        driver = OrderedDriver(rng.choice((1 << 30, 60 * KIB)))
         with WorkspacePool(cast(Driver, driver), 0, 100 * KIB) as pool:
             for _ in range(60):
                 if is_faulty and rng.random() < 0.2:
                     driver.fails_at = rng.randint(1, 6)
                 try:
                     step(rng, pool, driver)
-                except (SizeInsufficientError, DriverError) as error:
+                except (SizeInsufficientError, DeviceAllocationFailedError, DriverError) as error:
                     if not (refused.search(str(error)) or (is_faulty and isinstance(error, DriverError))):
                         raise AssertionError(seed) from error
                 found = pool.statistics()
