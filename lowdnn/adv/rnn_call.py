@@ -111,7 +111,8 @@ class RnnCall:
         self._take(addresses)
 
     def take_reserve(self, size_bytes: int, address: int) -> None:
-        """A reserve space has the size that its own network asks for: another one is of another call."""
+        """Takes the reserve space, which must have exactly the size that the network saves: another size belongs to
+        another call."""
         needed = self._network.reserve_bytes
         if size_bytes != needed:
             error = SizeInsufficientError if size_bytes < needed else BadParamError
@@ -125,7 +126,8 @@ class RnnCall:
             self._addresses[port] = address + offset_bytes
 
     def prepared(self, work_space_size: int, work_space: int) -> Callable[[], None]:
-        """A function that launches the call; checks the workspace and loads the kernels."""
+        """Checks the workspace, loads the kernels, and returns a function that launches the call. Where the call passes
+        no lengths on the device, each launch first copies those of ``x_desc`` into the workspace."""
         handle, lengths = self._handle, self._x_desc.seq_length_array
         lengths_bytes = 0 if self._x_desc.is_full else _lengths_bytes(self._x_desc)
         available_bytes = work_space_size - (-work_space % ALIGNMENT_BYTES) - lengths_bytes
@@ -144,7 +146,7 @@ class RnnCall:
         return run_on_lengths
 
     def _begin_of(self, work_space: int, size_bytes: int, needed: int) -> int:
-        """The first aligned address of the workspace; checks that there is enough behind it. 0 where none is needed."""
+        """The first aligned address of the workspace, from which ``needed`` bytes must fit; 0 if none are needed."""
         if not needed:
             return 0
         begin = aligned(work_space, ALIGNMENT_BYTES)

@@ -21,7 +21,8 @@ from lowdnn.status import BadParamError, LowdnnError, NotSupportedError, Unsuppo
 
 N, T, D = AttributeName, AttributeType, DescriptorType
 
-#: Data types that no engine has, each with one of the same size in bytes, or of 1 byte for smaller ones.
+#: For each data type that no engine computes, one that stands in for it: of the same size, or of 1 byte for types of 4
+#: bits.
 _STAND_INS: Mapping[DataType, DataType] = {
     DataType.FP4_E2M1: DataType.UINT8,
     DataType.INT4: DataType.INT8,
@@ -32,11 +33,11 @@ _STAND_INS: Mapping[DataType, DataType] = {
     DataType.BYTE_BOOLEAN: DataType.UINT8,
     DataType.FP8_E5M3: DataType.UINT8,
 }
-#: The data types that tensors may be described in and no engine has.
+#: Data types that tensors may be described in and no engine computes.
 UNCOMPUTED_TYPES = tuple(_STAND_INS)
-#: INT8 elements of a vector that no engine has.
+#: Vector counts of INT8 tensors that may be described and no engine computes.
 UNCOMPUTED_VECTOR_COUNTS = (4, 32)
-#: Orders of elements that no engine has.
+#: Orders of a tensor's elements that may be described and no engine computes.
 UNCOMPUTED_REORDERINGS = (TensorReordering.INT8x32, TensorReordering.F16x16)
 
 
@@ -66,7 +67,7 @@ class Uncomputed:
 
     @property
     def data_type(self) -> DataType:
-        """The data type of a tensor."""
+        """The data type that was set; only a descriptor of a tensor has one."""
         kind: DataType = self.given[N.TENSOR_DATA_TYPE]
         return kind
 

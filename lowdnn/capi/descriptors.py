@@ -162,7 +162,7 @@ class ConvolutionDescriptor:
 
 @dataclass(frozen=True)
 class ActivationDescriptor:
-    """coefficient: the bound of CLIPPED_RELU, the alpha of ELU; swish_beta: of SWISH."""
+    """coefficient: the upper bound of CLIPPED_RELU, or alpha of ELU.  swish_beta: beta of SWISH."""
 
     mode: ActivationMode = ActivationMode.IDENTITY
     nan_propagation: NanPropagation = NanPropagation.NOT_PROPAGATE_NAN
@@ -173,7 +173,7 @@ class ActivationDescriptor:
 
 @dataclass(frozen=True)
 class PoolingDescriptor:
-    """Windows, paddings (on both sides) and strides for each spatial dimension."""
+    """The extent of the window, the padding on each side and the stride, for each spatial dimension."""
 
     mode: PoolingMode = PoolingMode.MAX
     nan_propagation: NanPropagation = NanPropagation.NOT_PROPAGATE_NAN

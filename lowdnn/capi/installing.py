@@ -1,4 +1,5 @@
-"""The libcudnn.so.9 of the process, and its CUDA runtime: which libraries they are, and how they become lowdnn's."""
+"""Makes lowdnn's library the ``libcudnn.so.9`` of the process, and its stand-in the CUDA runtime; says which file is
+loaded under either name."""
 
 from __future__ import annotations
 

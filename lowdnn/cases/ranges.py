@@ -21,21 +21,21 @@ from lowdnn.status import BadParamError
 
 _RANGE = re.compile(r"(?<!\d)(\d{1,15})\.\.(\d{1,15})(?:/(\d{1,15}))?(?!\d)")
 _MOST_RANGES = 8
-#: The share of a range at which its last value is.
+#: The share that ``at`` maps to the last value of a range.
 _LAST = 1 - 2**-50
-#: Points that are drawn for each shape until enough differ.
+#: Samples that are drawn at most for each line that is wanted, since samples may repeat.
 _TRIES = 8
 
 
 class _Range(NamedTuple):
-    """least, step: the first value, and the difference of neighbours.  values: their number."""
+    """The values least, least + step, ..., of which there are ``values``."""
 
     least: int
     step: int
     values: int
 
     def at(self, share: float, *, is_logarithmic: bool) -> str:
-        """The value at a share in [0, 1) of the range, or of its logarithms."""
+        """The value at a share, in [0, 1), of the range or of the range's logarithms."""
         if not is_logarithmic:
             return str(self.least + self.step * int(share * self.values))
         first = max(self.least, 1)
@@ -74,7 +74,8 @@ def _range(found: re.Match[str]) -> _Range:
 
 
 def _point(ranges: list[_Range], number: int) -> tuple[str, ...]:
-    """The values of the point of this number: first the ends, then those of each combination of scales by turns."""
+    """The value of each range at sample ``number``. The first 2^R samples of R ranges are the combinations of their
+    ends. Later samples are drawn; bit i of ``number`` says whether range i is drawn in its logarithms."""
     flags = [bool(number >> place & 1) for place in range(len(ranges))]
     if number < 2 ** len(ranges):
         return tuple(

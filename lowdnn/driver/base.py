@@ -322,10 +322,12 @@ class Driver(Protocol):
     def function_set_attribute(self, function: int, attribute: FunctionAttribute, value: int) -> None: ...
 
     def occupancy_max_active_blocks(self, function: int, block_threads: int, shared_bytes: int) -> int:
-        """Blocks of this shape that fit one multiprocessor at a time."""
+        """The number of blocks with these threads and dynamic shared bytes that are resident on one multiprocessor at a
+        time."""
 
     def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
-        """Clusters of this launch that fit the device at a time; 0 where it has none larger than one block."""
+        """The number of this launch's clusters that are resident on the device at a time; 0 if a cluster is one
+        block."""
 
     def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
         """Blocks of the largest cluster that the device runs with blocks as ``config`` has them (which must be a launch
@@ -346,17 +348,17 @@ class Driver(Protocol):
     def graph_destroy(self, graph: int) -> None: ...
 
     def graph_nodes(self, graph: int) -> tuple[int, ...]:
-        """The nodes, each after those that it depends on."""
+        """The graph's nodes in an order in which each comes after those that it depends on."""
 
     def graph_add_kernel_node(
         self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int
     ) -> int:
-        """Adds a kernel node; parameter values are copied now. Returns the node."""
+        """Adds a kernel node and returns it. The driver copies the parameters' values in this call."""
 
     def graph_kernel_node_set_params(
         self, graph: int, node: int, function: int, config: LaunchConfig, parameters: int
     ) -> None:
-        """Gives a kernel node of ``graph`` other parameters, of which values are copied now."""
+        """Changes the parameters of a kernel node of ``graph``. The driver copies their values in this call."""
 
     def graph_instantiate(self, graph: int) -> int: ...
 

@@ -118,7 +118,8 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
 def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:
     """The tensors that execute must be given: every non-virtual tensor of the graph except constants.
 
-    The offsets of a tensor that ``packed_uids`` names decide on its size, which is at least one element.
+    A packed ragged tensor (``packed_uids``) is as large as its offsets say, which only execute sees; its size here is
+    one element, the least that it may have.
     """
     packed = packed_uids(graph)
     return tuple(

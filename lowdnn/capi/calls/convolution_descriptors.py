@@ -92,7 +92,7 @@ def output_nd(state: State, descriptor: Address, image: Address, filters: Addres
 
 
 def _set(state: State, descriptor: Address, where: str, mode: int, compute_type: int, **geometry: Any) -> None:
-    """Sets the geometry; groups, math type and reordering stay as they were."""
+    """Sets paddings, strides, dilations, mode and compute type; keeps the group count, math type and reorder type."""
 
     def new(old: ConvolutionDescriptor) -> ConvolutionDescriptor:
         changed = replace(

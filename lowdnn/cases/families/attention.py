@@ -247,14 +247,15 @@ def _index(
 
 
 def _select(builder: CaseBuilder, scores: Tensor, mode: PointwiseMode, x: Tensor, b: Tensor) -> Tensor:
-    """Scores where ``x mode b`` holds, elsewhere minus infinity."""
+    """Keeps scores where ``x mode b`` is true (``mode`` is a comparison); elsewhere minus infinity."""
     nothing = builder.constant(4, DataType.FLOAT, -inf)
     seen = builder.pointwise(mode, x, b, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
     return builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen)
 
 
 def _scaled(builder: CaseBuilder, x: Tensor, *names: str, store: DataType | None = None) -> Tensor:
-    """x times one new number for each name, in ``store`` where that is given."""
+    """Multiplies x by one new scalar tensor for each name; the products are stored in the data type ``store`` if that
+    is given."""
     numbers = [builder.tensor((1, 1, 1, 1), DataType.FLOAT, name=name) for name in names]
     for number in numbers:
         x = builder.pointwise(PointwiseMode.MUL, x, number, store=store)
@@ -262,5 +263,5 @@ def _scaled(builder: CaseBuilder, x: Tensor, *names: str, store: DataType | None
 
 
 def _largest(builder: CaseBuilder, x: Tensor) -> None:
-    """Stores the largest magnitude."""
+    """Adds a reduction that stores the largest magnitude of x."""
     builder.reduction(ReduceTensorOp.AMAX, x, (0, 1, 2, 3), store=DataType.FLOAT)

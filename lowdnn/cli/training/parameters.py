@@ -1,4 +1,4 @@
-"""The parameters of a network, one behind the other in flat arrays, so that one graph updates all of them."""
+"""The parameters of a network, packed in flat arrays, so that one graph updates all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowdnn.cli.training.session import Session, view
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.runtime.buffer import DeviceBuffer
 
-#: Elements that a parameter's place is a multiple of: 16 bytes of the narrowest type.
+#: Each parameter begins at a multiple of this many elements: 16 bytes in the 2-byte types.
 _PLACE_ELEMENTS = 8
 
 
@@ -58,7 +58,7 @@ class Parameters:
 
 
 def _places(initial: Mapping[str, NDArray[np.floating]]) -> tuple[dict[str, int], int]:
-    """(first element of each array, elements in all)."""
+    """(index of each parameter's first element in the flat array, elements of the flat array)."""
     places: dict[str, int] = {}
     end = 0
     for name, array in initial.items():

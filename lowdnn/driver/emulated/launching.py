@@ -28,7 +28,7 @@ _TARGET = re.compile(r"^\.target[ \t]+(sm_\d+[af]?)", re.MULTILINE)
 
 @dataclass
 class LoadedFunction:
-    """A kernel and the attributes that the program has set on it."""
+    """A kernel of a loaded module, with the attributes that ``cuFuncSetAttribute`` has set."""
 
     function: Function
     max_dynamic_shared_bytes: int = field(init=False)
@@ -38,7 +38,7 @@ class LoadedFunction:
         self.max_dynamic_shared_bytes = DEFAULT_SHARED_BYTES - self.function.kernel.static_shared_bytes
 
     def set_attribute(self, attribute: FunctionAttribute, value: int, device: EmulatedDevice) -> str:
-        """Sets one attribute; why not, or an empty string."""
+        """Sets one attribute. Returns why that is refused, or an empty string."""
         if attribute is FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
             if value and not device.attributes[DeviceAttribute.CLUSTER_LAUNCH]:
                 return "the device runs no clusters; see CLUSTER_LAUNCH"
@@ -78,7 +78,7 @@ def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, dev
 def blocks_per_multiprocessor(
     loaded: LoadedFunction, block_threads: int, shared_bytes: int, device: EmulatedDevice
 ) -> int:
-    """min(threads, shared memory, block slots); registers are not known."""
+    """The number of resident blocks that threads, shared memory and block slots allow; registers are not known here."""
     threads = device.attributes[DeviceAttribute.MAX_THREADS_PER_MULTIPROCESSOR] // max(block_threads, 1)
     per_block = loaded.function.kernel.static_shared_bytes + shared_bytes + RESERVED_SHARED_BYTES
     shared = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] // per_block
@@ -86,8 +86,8 @@ def blocks_per_multiprocessor(
 
 
 def active_clusters(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
-    """Clusters that the device holds at a time, 0 where the launch has none. Clusters of more than two blocks lie on
-    one group of multiprocessors."""
+    """The number of clusters that are resident at a time; 0 if the launch has no clusters. A cluster of more than two
+    blocks lies in one group of multiprocessors."""
     size = math.prod(loaded.function.kernel.clusters.chosen(config.cluster))
     if size == 1:
         return 0

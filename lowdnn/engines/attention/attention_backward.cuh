@@ -1,5 +1,5 @@
-// Parts of the kernels of attention's gradients: parameters, the terms of queries, weights and gradients of scores, and
-// stores of gradients.
+// Parts of the kernels of attention's gradients: their parameters, the two numbers of each query that its weights and
+// gradients of scores are computed from (Term), and stores of gradients.
 
 #pragma once
 
@@ -8,14 +8,14 @@
 #include "include/ptx/shared_memory.cuh"
 #include "include/vector.cuh"
 
-// The terms of a query: its weights are 2^(score * factor - exponent), and centre is the sum of d_o * o. Where a query
-// has no weights, exponent is infinity and centre is 0. In fp8 both have factors, so that weights come multiplied by
-// scale_s and gradients of scores by scale_dp.
+// Two numbers of a query. Its weights are 2^(score * factor - exponent); `centre` is the sum of d_o * o over its head's
+// elements, which is subtracted from the gradients of the weights. A query without keys has exponent infinity and
+// centre 0. In fp8 the scales are folded in: weights are multiplied by scale_s and gradients of scores by scale_dp.
 struct alignas(8) Term {
   f32 exponent, centre;
 };
 
-// A length for each batch; without any, the whole extent.
+// Reads the length of each batch from memory; if `first` is null, every length is the whole extent.
 struct Lengths {
   const void* first;
   i64 stride;
@@ -29,7 +29,7 @@ struct Lengths {
   }
 };
 
-// A number in memory, or given.
+// A number in device memory or, if `first` is null, in the parameters.
 struct Factor {
   const f32* first;
   f32 given;
@@ -37,12 +37,12 @@ struct Factor {
   __device__ __forceinline__ f32 value() const { return first ? *first : given; }
 };
 
-// Numbers beside fp8, and the largest magnitudes of results and of gradients of scores, which are bits of f32.
+// Indices of the scales and descales of fp8 tensors.
 enum Number {
   DESCALE_Q, DESCALE_K, DESCALE_V, DESCALE_O, DESCALE_D_O, DESCALE_S, DESCALE_DP,
   SCALE_S, SCALE_DQ, SCALE_DK, SCALE_DV, SCALE_DP, NUMBERS
 };
-// The operand whose gradients are stored, in the order of their numbers.
+// The operand whose gradient is stored; the values are those of Largest.
 enum Result { OF_Q, OF_K, OF_V };
 enum Largest { LARGEST_DQ, LARGEST_DK, LARGEST_DV, LARGEST_DP, LARGEST };
 
@@ -53,13 +53,15 @@ struct Fp8Numbers {
   __device__ __forceinline__ f32 value(int number) const { return *numbers[number]; }
   __device__ __forceinline__ f32 product(Number left, Number right) const { return value(left) * value(right); }
 
-  // The factor from sums of products to gradients, but for their scale.
+  // Returns the factor from a gradient's sum of products to the gradient before its own scale (scale_dq, scale_dk,
+  // scale_dv). The softmax scale is already in the gradients of scores.
   __device__ __forceinline__ f32 factor(Result result) const {
     return result == OF_V ? product(DESCALE_S, DESCALE_D_O)
                           : product(DESCALE_DP, result == OF_Q ? DESCALE_K : DESCALE_Q);
   }
 
-  // The factors of sums of d_o * o, and of products of d_o and v, before they meet scaled weights.
+  // Return the factors of the sums of d_o * o and of d_o v^T. A weight that is multiplied by scale_s, times their
+  // difference, is the gradient of a product q k^T, multiplied by scale_dp.
   __device__ __forceinline__ f32 centre(const Factor& scale) const { return unit(scale, DESCALE_O); }
   __device__ __forceinline__ f32 d_weights(const Factor& scale) const { return unit(scale, DESCALE_V); }
 
@@ -69,11 +71,11 @@ struct Fp8Numbers {
   }
 };
 
-// The parameters beside the operands.
+// The parameters except the operands q, k, v and d_o.
 struct Backward {
-  const Term* terms;  // (batch, head, rows of a head), of which as many are queries as there are
+  const Term* terms;  // [batch][head][term_rows]: the first `queries` rows of a head are used
   i32 heads, queries, keys, size_qk, size_v, term_rows;
-  i32 left, right, is_bottom_right;  // query r sees the keys from r - left to r + right, from the last ones on
+  i32 left, right, is_bottom_right;  // of the band (attention.cuh); bottom right: counted from the last query and key
   Lengths query_lengths, key_lengths;
   Factor scale;
 #if IS_FP8
@@ -93,11 +95,11 @@ struct Backward {
 
 // ---- scores formed transposed: keys along the rows, queries along the columns of accumulators -----------------------
 
-// The terms of a tile of queries in shared memory.
+// The Terms of a tile of queries in shared memory, in the order of the queries.
 struct TermTile {
   u32 address;
 
-  // Turns products of keys and queries into weights.
+  // Replaces q k^T by softmax weights.
   template <int ROW_PARTS, int COLUMN_BLOCKS>
   __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
 #pragma unroll
@@ -112,7 +114,7 @@ struct TermTile {
     }
   }
 
-  // Turns products of values and the output's gradients into gradients of the scores.
+  // Replaces d_o v^T by gradients of the scores.
   template <int ROW_PARTS, int COLUMN_BLOCKS>
   __device__ __forceinline__ void make_gradients(const f32 (&weights)[ROW_PARTS][COLUMN_BLOCKS][4],
                                                  f32 (&products)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
@@ -129,7 +131,7 @@ struct TermTile {
   }
 
  private:
-  // Loads the terms of this thread's two columns of a block.
+  // Loads the Terms of the two queries whose columns this thread holds in block `block` of the accumulators.
   __device__ __forceinline__ void load(int block, Term (&own)[2]) const {
     const uint4 words = load_shared_128(address + (block * 8 + threadIdx.x % 4 * 2) * sizeof(Term));
     own[0] = {__uint_as_float(words.x), __uint_as_float(words.y)};
@@ -137,14 +139,14 @@ struct TermTile {
   }
 };
 
-// A TermTile in groups of 16 queries: first their exponents, then their centres. Numbers of a thread in two blocks of
-// accumulators are neighbours.
+// The Terms of a tile of queries in groups of 16: the group's exponents, then its centres. The four exponents (or
+// centres) that a thread needs for two blocks of accumulators are neighbours, so that one access loads them.
 struct GroupedTermTile {
   static constexpr int GROUP = 16, GROUP_BYTES = GROUP * sizeof(Term), CENTRES = GROUP_BYTES / 2;
 
   u32 address;
 
-  // Where the exponent of a query is, in numbers.
+  // Index of a query's exponent in the tile, in words.
   static __device__ __forceinline__ u32 place(u32 row) {
     return row / GROUP * (2 * GROUP) + row % 8 / 2 * 4 + row % GROUP / 8 * 2 + row % 2;
   }
@@ -179,7 +181,8 @@ struct GroupedTermTile {
   }
 
  private:
-  // Loads the numbers of this thread's two columns of each of two blocks.
+  // Loads the exponents (offset 0) or centres (offset CENTRES) of four queries: this thread's two columns in blocks
+  // `block` and `block` + 1 of the accumulators.
   __device__ __forceinline__ void load(int block, u32 offset, f32 (&own)[4]) const {
     const uint4 words = load_shared_128(address + block / 2 * GROUP_BYTES + offset + threadIdx.x % 4 * 16);
     own[0] = __uint_as_float(words.x);
@@ -189,8 +192,9 @@ struct GroupedTermTile {
   }
 };
 
-// Zeros where a query, from first_query on, does not see a key, from first_key on: those along the columns and these
-// along the rows, or the other way round. CHECKS_QUERIES: also for queries that do not exist.
+// Zeroes the values of pairs in which the query does not attend to the key. The queries begin at first_query, the keys
+// at first_key. Queries are along the columns, with HAS_QUERY_ROWS along the rows. CHECKS_QUERIES: also zeroes pairs
+// whose query does not exist.
 template <bool HAS_QUERY_ROWS = false, bool CHECKS_QUERIES = false, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void mask(const Band& band, i32 first_query, i32 first_key,
                                      f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
@@ -214,7 +218,8 @@ __device__ __forceinline__ void mask(const Band& band, i32 first_query, i32 firs
 
 // ---- results --------------------------------------------------------------------------------------------------------
 
-// Stores factor * values, of rows from `row` on, of which `rows` exist, and of columns from `column` on.
+// Stores factor * values. values[0][0] is at (row, column); rows from `rows` on and columns from `size` on do not
+// exist.
 template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void store_gradients(Out* head, i64 stride, i32 row, i32 rows, i32 column, i32 size,
                                                 f32 factor, const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {

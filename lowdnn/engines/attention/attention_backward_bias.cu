@@ -1,8 +1,8 @@
-// attention_backward_bias: the gradient of what is added to the scores, on mma.sync: ds as in
-// attention_backward_queries.cu, summed over the batches and heads of q that share it.
+// attention_backward_bias: the gradient of the bias that is added to the scores, on mma.sync. It is ds of
+// attention_backward_queries.cu, summed over the batches and heads of q to which the bias is broadcast.
 //
-// Block: TILE_Q queries and TILE_KV keys of the gradient, PARTS times 16 queries a warp; it goes along the batches and
-// heads that are summed, in a fixed order, without anything but the result in memory.
+// Block: TILE_Q queries and TILE_KV keys of the gradient; each warp has 16 * PARTS of the queries. It adds the batches
+// and heads in a fixed order in registers.
 // Memory: as in attention_backward_queries.cu; the gradient in any strides.
 // Shared memory (dynamic): TILE_Q rows of q and of d_o, TILE_KV of k and of v.
 // Launch: TILE_Q / (16 * PARTS) warps; the tiles of keys of the same queries follow each other.
@@ -23,7 +23,7 @@ struct Params {
   Problem problem;
   OUT* dbias;
   i64 strides[4];
-  i32 batches, heads;                       // numbers of batches and heads that are summed
+  i32 batches, heads;                       // batches and heads to which one element of the bias is broadcast
   Divider key_tiles, query_tiles, results;  // tiles of a head; heads of the gradient in a batch
 };
 
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     const i32 own_batch = batch + i / p.heads, own_head = head + i % p.heads;
     const Band band = problem.band(own_batch);
     if (!band.sees_any(query, TILE_Q, key, TILE_KV)) continue;
-    __syncthreads();  // the last tiles are no longer read
+    __syncthreads();  // all warps have read the previous tiles
     copy_rows<THREADS>(q, problem.q, own_batch, own_head, query, band.queries, problem.size_qk);
     copy_rows<THREADS>(d_o, problem.d_o, own_batch, own_head, query, band.queries, problem.size_v);
     copy_rows<THREADS>(k, problem.k, own_batch, own_head, key, band.keys, problem.size_qk);

@@ -62,7 +62,7 @@ template <class Params> __device__ __forceinline__ i32 heads_together(const Para
   else return sharing(p.dv);
 }
 
-// Where the block's keys are, and this warp's.
+// Position of the block's keys and of this warp's keys, and the tiles of queries that attend to them.
 struct Place {
   i32 batch, head;  // the first head of q
   i32 block_key, warp_key, split;
@@ -106,7 +106,7 @@ struct Stage {
   }
 };
 
-// Adds what the queries of `stage`, a tile of one head, give.
+// Adds to dk and dv the contributions of the tile of queries in `stage`.
 __device__ __forceinline__ void add_queries(const Problem& p, const Keys& k, const Values& v, const Stage& stage,
                                             const Place& place, i32 head, i32 tile, const Scaling& scaling,
                                             KeyGradients& dk, ValueGradients& dv) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void add_queries(const Problem& p, const Keys& k, con
   }
 }
 
-// Stores what the launch gives of the warp's keys.
+// Stores dk, dv or both for the warp's keys.
 template <class Params>
 __device__ __forceinline__ void store_keys(const Params& p, const Place& place, const KeyGradients& dk,
                                            const ValueGradients& dv) {
@@ -172,15 +172,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
       ++head;
     }
     cp_async_wait<0>();
-    __syncthreads();  // this stage is there; the other one is no longer read
-    if (!(HAS_DK && HAS_DV) && step > 0 && own_tile == place.begin) {  // the next head may share others
+    __syncthreads();  // this stage has arrived; all warps have read the other one
+    if (!(HAS_DK && HAS_DV) && step > 0 && own_tile == place.begin) {  // k or v of the next head of q may be another
       copy_keys(own_head);
       cp_async_commit();
       cp_async_wait<0>();
       __syncthreads();
     }
     if (step + 1 < steps) Stage(stages + (step + 1) % 2 * Stage::BYTES).copy(problem, place, head, tile);
-    // Accumulators of 32 keys leave no registers for this test.
+    // Skips tiles outside the band. With PARTS = 2 no registers are left for the test.
     if (PARTS == 1 && !place.band.sees_any(own_tile * TILE_Q, TILE_Q, place.block_key + place.warp_key, 16)) continue;
     const Stage stage(stages + step % 2 * Stage::BYTES);
     add_queries(problem, k, v, stage, place, own_head, own_tile, scaling, dk, dv);

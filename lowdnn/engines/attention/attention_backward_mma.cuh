@@ -1,11 +1,11 @@
 // Parts of the kernels of attention's gradients on mma.sync: the arithmetic on a warp's scores between products.
 //
-// Their accumulators have queries or keys along the rows, the others along the columns. With HAS_SCORES the scores are
-// what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
-// and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
-// 1. Their results for queries and keys that do not exist do not count. They are in generated.cuh. With IS_FP8 operands
-// are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are made with their scales,
-// are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
+// Accumulators have queries along the rows and keys along the columns, or the other way round. Three functors of
+// generated.cuh are optional. HAS_SCORES: score = Scores(scale * q k^T). HAS_GRADIENT: Gradient(ds, scale * q k^T) is
+// the gradient of scale * q k^T, with ds that of the score. HAS_FACTORS: weights and their gradients are multiplied by
+// Factors(1), as in dropout. Their results for queries and keys that do not exist are not used. IS_FP8: operands are
+// fp16, widened by attention_backward_widen.cu. Weights and gradients of scores are multiplied by their scales and
+// rounded to WEIGHT_TYPE and GRADIENT_TYPE before they become fp16 operands; the largest magnitudes are stored.
 // Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; IS_FP8 WEIGHT_TYPE GRADIENT_TYPE; ROW_AXIS: 2, queries are
 // along the rows, or 3, keys are.
 
@@ -37,11 +37,12 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
   tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
 }
 
-// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and of the
-// gradients of scores along the rows the largest magnitude is stored.
+// Whether the pairs of queries that do not exist are zeroed. Such queries are zeros, from which Scores may make any
+// number. The kernel with queries along the rows also stores the largest magnitude of the fp8 gradients of scores,
+// which these pairs must not raise.
 constexpr bool MASKS_QUERIES = HAS_SCORES || (IS_FP8 && ROW_AXIS == 2);
 
-// f(part, block, i) for each accumulator.
+// Calls f(part, block, i) for each accumulator of the thread.
 template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
 __device__ __forceinline__ void for_each(const Function& f) {
 #pragma unroll
@@ -52,7 +53,7 @@ __device__ __forceinline__ void for_each(const Function& f) {
       for (int i = 0; i < 4; ++i) f(part, block, i);
 }
 
-// Stores the gradients that the sums of products are, of rows from `row` on.
+// Stores a gradient from its sums of products, for the rows from `row` on.
 template <class To, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void store_results(const Problem& p, Result result, const To& to, i32 batch, i32 head,
                                               i32 row, i32 rows, i32 column, i32 size,
@@ -62,7 +63,7 @@ __device__ __forceinline__ void store_results(const Problem& p, Result result, c
                   sums);
 }
 
-// Where scores of a warp are: its rows and columns from these on.
+// The first query and key of a warp's scores.
 struct Corner {
   i32 batch, head, query, key;
 
@@ -70,7 +71,7 @@ struct Corner {
   __device__ __forceinline__ i32 column() const { return ROW_AXIS == 2 ? key : query; }
 };
 
-// results = what the functor makes of the operands, which may be the same.
+// results = Functor(operands...), element by element; `results` may be one of the operands.
 template <class Functor, int ROW_PARTS, int COLUMN_BLOCKS, class... Operands>
 __device__ __forceinline__ void apply(const Problem& p, const Corner& corner,
                                       f32 (&results)[ROW_PARTS][COLUMN_BLOCKS][4], const Operands&... operands) {
@@ -96,7 +97,7 @@ __device__ __forceinline__ void apply(const Problem& p, const Corner& corner,
   }
 }
 
-// The scores that are kept for Gradient, and the factors of weights.
+// The scaled products that Gradient reads, and the factors of weights; without these functors they take no registers.
 template <class Tile, bool IS_THERE> struct KeptScores {
   Tile scores;
 };
@@ -109,13 +110,13 @@ template <class Tile> struct KeptFactors<Tile, false> {};
 
 template <int ROW_PARTS, int COLUMN_BLOCKS> using ScoreTile = f32[ROW_PARTS][COLUMN_BLOCKS][4];
 
-// The scores of a warp on the way to their gradients.
+// The steps from a warp's scores to their weights and gradients.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
 struct ScoreSteps : KeptScores<ScoreTile<ROW_PARTS, COLUMN_BLOCKS>, HAS_GRADIENT>,
                     KeptFactors<ScoreTile<ROW_PARTS, COLUMN_BLOCKS>, HAS_FACTORS> {
   typedef ScoreTile<ROW_PARTS, COLUMN_BLOCKS> Tile;
 
-  Tile weights;  // at first, products of queries and keys
+  Tile weights;  // before make_weights: q k^T
 
   template <class Terms>
   __device__ __forceinline__ void make_weights(const Problem& p, const Band& band, const Corner& corner,
@@ -137,7 +138,7 @@ struct ScoreSteps : KeptScores<ScoreTile<ROW_PARTS, COLUMN_BLOCKS>, HAS_GRADIENT
     }
   }
 
-  // Turns products of values and gradients of the output into gradients of the scaled products.
+  // Replaces d_o v^T in `ds` by gradients of the scaled products.
   template <class Terms>
   __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                  const Terms& terms, const Scaling& scaling, Tile& ds) const {
@@ -148,11 +149,11 @@ struct ScoreSteps : KeptScores<ScoreTile<ROW_PARTS, COLUMN_BLOCKS>, HAS_GRADIENT
     }
     terms.make_gradients(weights, ds);
     if constexpr (HAS_GRADIENT) apply<Gradient>(p, corner, ds, ds, this->scores);
-    // Once more: what a query that sees no key has as its centre may be NaN.
+    // Masks once more: the centre of a query without keys may be NaN, and 0 * NaN is NaN.
     mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, ds);
   }
 
-  // Two neighbouring weights, multiplied by their factors.
+  // Returns two neighbouring weights, multiplied by their factors, as one word of an operand.
   __device__ __forceinline__ u32 operand(int part, int block, int half) const {
     const f32* const pair = weights[part][block] + half * 2;
     if constexpr (HAS_FACTORS) {
@@ -165,7 +166,7 @@ struct ScoreSteps : KeptScores<ScoreTile<ROW_PARTS, COLUMN_BLOCKS>, HAS_GRADIENT
   }
 };
 
-// Gradients of scores as an operand, two neighbours a word.
+// Returns a function of (part, block, half) that gives two neighbouring gradients of scores as one word of an operand.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ auto operand_of(const f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
   return [&ds](int part, int block, int half) { return operand_word<GRADIENT_TYPE>(ds[part][block] + half * 2); };

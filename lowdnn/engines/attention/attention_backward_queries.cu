@@ -32,7 +32,7 @@ struct Params {
   Divider tiles, heads;  // tiles of queries of a head; heads of q in a batch
 };
 
-// Where the block's queries are, and this warp's.
+// Position of the block's queries and of this warp's queries, and the tiles of keys that they attend to.
 struct Place {
   i32 batch, head;
   i32 block_query, warp_query;
@@ -67,7 +67,7 @@ struct Stage {
   }
 };
 
-// Adds what the keys of `stage`, a tile, give.
+// Adds to dq the contributions of the tile of keys in `stage`.
 __device__ __forceinline__ void add_keys(const Problem& p, const Queries& q, const OutputGradients& d_o,
                                          const Stage& stage, const Place& place, i32 tile, const Scaling& scaling,
                                          const RowTerms<PARTS>& terms, QueryGradients& dq, u32& largest) {
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   const Scaling scaling(problem);
 
   QueryGradients dq = {};
-  u32 largest = 0;  // gradient of a score
+  u32 largest = 0;  // largest magnitude of a gradient of a score, as bits of f32
   RowTerms<PARTS> terms;
   if (place.begin < place.end) {
     const i32 row = place.block_query, end = place.band.queries;
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   for (i32 tile = place.begin; tile < place.end; ++tile) {
     const i32 step = tile - place.begin;
     cp_async_wait<0>();
-    __syncthreads();  // this stage is there; the other one is no longer read
+    __syncthreads();  // this stage has arrived; all warps have read the other one
     if (tile + 1 < place.end) Stage(stages + (step + 1) % 2 * Stage::BYTES).copy(problem, place, tile + 1);
     add_keys(problem, q, d_o, Stage(stages + step % 2 * Stage::BYTES), place, tile, scaling, terms, dq, largest);
   }

@@ -1,23 +1,24 @@
-// Parts of the kernels of attention's gradients on mma.sync with queries along the rows: the terms of a warp's queries,
-// and the gradients of their scores.
+// Parts of the kernels of attention's gradients on mma.sync whose accumulators have queries along the rows: the Terms
+// of a warp's queries, and the gradients of their scores.
 
 #pragma once
 
 #define ROW_AXIS 2
 #include "attention_backward_mma.cuh"
 
-// The terms of a warp's queries.
+// The exponent and centre of each query whose row of accumulators this thread holds: rows lane / 4 and lane / 4 + 8 of
+// each part of 16.
 template <int ROW_PARTS> struct RowTerms {
   Term terms[ROW_PARTS][2];
 
-  // Loads the terms of the rows from `row` on, of which `rows` exist.
+  // Loads the Terms of the queries from `row` on, the warp's first; past the end, at `rows`, the last query's.
   __device__ __forceinline__ void load(const Term* head, i32 row, i32 rows) {
 #pragma unroll
     for (int i = 0; i < ROW_PARTS * 2; ++i)
       terms[i / 2][i % 2] = head[min(row + i * 8 + i32(threadIdx.x) % WARP_SIZE / 4, rows - 1)];
   }
 
-  // Makes weights of scores, and gradients of products, as TermTile does.
+  // Replace q k^T by weights and d_o v^T by gradients of scores, as TermTile does.
   template <int COLUMN_BLOCKS>
   __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
     for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
@@ -35,7 +36,8 @@ template <int ROW_PARTS> struct RowTerms {
   }
 };
 
-// The gradients of the scores of a warp's queries, rows of q and d_o from `row` on, with all keys that lie there.
+// ds = gradients of the scores of a warp's queries with all keys of the tile. The queries are the rows of the tiles q
+// and d_o from `row` on.
 template <class Queries, class OutputGradients, class Keys, class Values, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void make_score_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                      const Queries& q, const OutputGradients& d_o, int row,

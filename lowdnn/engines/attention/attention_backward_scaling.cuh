@@ -7,7 +7,7 @@
 #include "attention_backward.cuh"
 #include "include/math/fp8_pairs.cuh"
 
-// Factors from products to scores and gradients of weights.
+// Factors that turn q k^T into scores and d_o v^T into gradients of weights.
 struct Scaling {
   f32 scores;
 #if IS_FP8
@@ -29,7 +29,7 @@ __device__ __forceinline__ void multiply_all(f32 (&values)[ROW_PARTS][COLUMN_BLO
     values[i / (COLUMN_BLOCKS * 4)][i / 4 % COLUMN_BLOCKS][i % 4] *= factor;
 }
 
-// Two values, rounded to T, as a word of an operand.
+// Returns two values, rounded to T, as one word of an operand.
 template <class T> __device__ __forceinline__ u32 operand_word(const f32* pair) {
   if constexpr (sizeof(T) == 1) {
     return widened_pair(Tag<T>(), packed_pair(Tag<T>(), pair));
@@ -38,7 +38,7 @@ template <class T> __device__ __forceinline__ u32 operand_word(const f32* pair) 
   }
 }
 
-// Bits of the largest magnitude.
+// Returns the largest magnitude of the thread's values, as bits of f32.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ u32 largest_of(const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
   u32 largest = 0;
@@ -48,13 +48,13 @@ __device__ __forceinline__ u32 largest_of(const f32 (&values)[ROW_PARTS][COLUMN_
   return largest;
 }
 
-// Stores the largest magnitude, where it is wanted, of values that stand for `factor` times as much.
+// Combines `largest` * |factor| with the largest magnitude at `to`, unless that is null. `largest` is in bits of f32.
 __device__ __forceinline__ void store_largest(u32* to, u32 largest, f32 factor) {
   if (to) join_largest(to, __float_as_uint(fabsf(__uint_as_float(largest) * factor)));
 }
 
-// The factor from sums of products to stored gradients; for fp8 it also stores their largest magnitude without the
-// scale.
+// Returns the factor from sums of products to stored gradients. In fp8 it also stores the largest magnitude of the
+// gradients before their scale is applied.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ f32 factor_of(const Backward& p, Result result,
                                          const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {

@@ -27,7 +27,7 @@ template <class Out> struct Gradient {
 struct QueryParams {
   Gradient<OUT> dq;
   Divider query_tiles;  // tiles of a head
-  const u32* turns;     // (batch, head, tile of queries): 0 where nothing was stored
+  const u32* turns;     // [batch][head][tile of queries]: 0 where no sum was stored
   Backward problem;
 };
 
@@ -42,8 +42,8 @@ template <> struct KeyParams<false> {};
 // Each base begins with 8 bytes at least: the parameters lie as members of one struct would.
 struct Params : QueryParams, KeyParams<IS_SPLIT> {};
 
-// A thread's share of `tile`, of ROWS rows: sums of `count` splits, those of the first one at place `index`, `apart`
-// numbers from one to the next.
+// Stores a thread's part of the gradient of `tile`, which has ROWS rows: adds the sums of `count` splits, the first at
+// index `index`, with a stride of `apart` numbers.
 template <int ROWS, class Sums, class Out>
 __device__ __forceinline__ void store_sums(const Backward& problem, const Gradient<Out>& gradient, Result result,
                                            u32 index, TileIndex tile, u32 thread, i32 count, i64 apart, i32 rows,
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_sums(const Backward& problem, const Gradie
   const u32 part = Sums::COLUMN_PARTS > 1 ? group / Sums::BLOCKS : row / 64;
   const f32* const first = gradient.sums + i64(index) * Sums::NUMBERS +
                            Sums::at(part, group % Sums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
-  f32 sums[1][4][4] = {};  // for each pair of columns two of one row, two of the other
+  f32 sums[1][4][4] = {};  // [pair of columns]: two columns of one row, then of the other
 #pragma unroll 4
   for (i32 split = 0; split < count; ++split) {
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ __forceinline__ void store_sums(const Backward& problem, const Gradie
   }
 }
 
-// Stores a thread's share of dk or dv, which `gradient` is, of a tile of keys.
+// Stores a thread's part of dk or dv (`gradient`) of a tile of keys.
 template <class Sums, class Params>
 __device__ __forceinline__ void store_key_sums(const Params& p, const Gradient<KEY_OUT>& gradient, Result result,
                                                u32 split_tile, u32 thread, i32 size) {

@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i64 thread = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (thread < p.cleared_words) p.cleared[thread] = 0;
   const i64 index = thread / LANES;
-  const u32 row = u32(min(index, p.rows - i64(1)));  // every lane takes part in the sum
+  const u32 row = u32(min(index, p.rows - i64(1)));  // every lane takes part in the shuffles
   const u32 heads_before = p.rows_of_head.divide(row), query = row - heads_before * p.rows_of_head.divisor;
   const i32 batch = i32(p.heads.divide(heads_before)), head = i32(heads_before - batch * p.heads.divisor);
 
@@ -63,7 +63,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 
   if (index >= p.rows || threadIdx.x % LANES != 0) return;
   f32 stats = -INFINITE;
-  // A query without d_o adds nothing, but its weights, of statistics that it lacks as well, may be infinite.
+  // A query without d_o adds nothing to the gradients. It lacks statistics, too, so its weights might be infinite, and
+  // infinity * 0 is NaN.
   const i32 length = existing_rows(p.d_o, batch, p.lengths.of(batch, p.queries));
   if (i32(query) < length) {
     stats = i32(query) < existing_rows(p.stats, batch, length) ? *p.stats.at(batch, head, query) : 0;

@@ -21,7 +21,7 @@
 
 static_assert(TILE_KV == 128 && PASSES == 1, "64 keys and one part of dq for each warpgroup");
 
-// Whether there are registers for products beside dq, for own keys, and for own values.
+// Whether a thread has registers for products in addition to dq, for its own keys, and for its own values.
 constexpr bool HAS_ROOM = HEAD_QK + HEAD_V <= 128;
 constexpr bool KEYS_IN_REGISTERS = HEAD_QK <= 64 && HEAD_V <= 64;
 constexpr bool VALUES_IN_REGISTERS = HEAD_QK <= 96 && HEAD_V <= 96;
@@ -29,7 +29,7 @@ constexpr bool VALUES_IN_REGISTERS = HEAD_QK <= 96 && HEAD_V <= 96;
 typedef u32 OwnKeys[KEYS_IN_REGISTERS ? HEAD_QK / 16 : 1][4];
 typedef u32 OwnValues[VALUES_IN_REGISTERS ? HEAD_V / 16 : 1][4];
 
-// The warpgroup's part of dq: in the registers of products where there is no room beside them.
+// The warpgroup's part of dq. It reuses the registers of `products` where there are too few for both.
 template <bool HAS_OWN> struct QuerySumRegisters {
   QuerySumBlocks dq;
 
@@ -39,11 +39,11 @@ template <> struct QuerySumRegisters<false> {
   template <class Products> __device__ __forceinline__ Products& sums(Products& products) { return products; }
 };
 
-// 64 keys on their way along the queries.
+// A multiplying warpgroup with 64 keys, which it multiplies with one tile of queries after the other.
 struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
   const Scaling scaling;
   const f32 factor;         // from scores to exponents
-  Scores scores, products;  // then weights, then their gradients
+  Scores scores, products;  // scores, then weights; products, then gradients
   ScoreOperand weights, gradients;
   OwnKeys own_keys;
   OwnValues own_values;
@@ -57,7 +57,7 @@ struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
     set_zero(own.dv);
     if (place.steps > 0) own.add_queries();
     named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-    const KeyShare share = memory.own_share(p.keys);  // here: there are no registers to keep it
+    const KeyShare share = memory.own_share(p.keys);  // computed again: no registers are free to keep it
     store_keys(p, p.dk, place, share, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
     store_keys(p, p.dv, place, share, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
   }
@@ -105,7 +105,7 @@ struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
       memory.queries.release(passed);
       release_shared_gradients();
       passed = uniform(passed + 1);
-      index = uniform(index);  // so that descriptors are made anew: there are no registers to keep them
+      index = uniform(index);  // so that the compiler computes descriptors again: no registers are free to keep them
     }
     multiply_gradients(passed);
     wgmma_wait<1>();
@@ -140,11 +140,11 @@ struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
   __device__ __forceinline__ void multiply_gradients(u32 passed) {
     share_gradients();
     start_queries(sums(), shared_gradients(), 0);
-    // Not of the operands in registers: these are free for the next weights.
+    // Reads the gradients from shared memory, so that the operand's registers are free for the next weights.
     start_keys(dk, shared_gradients(), queries(passed).q(), PARTS - 1);
   }
 
-  // The other warpgroup has multiplied them before they are overwritten.
+  // Waits until the other warpgroup has multiplied the gradients in shared memory, so that they may be overwritten.
   __device__ __forceinline__ void release_shared_gradients() const {
     named_barrier_arrive(FREE_BARRIER + index, CONSUMER_THREADS);
   }
@@ -152,14 +152,14 @@ struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
     named_barrier(FREE_BARRIER + 1 - index, CONSUMER_THREADS);
   }
 
-  // Makes weights of the scores of 64 queries.
+  // Replaces the scores of 64 queries by weights.
   __device__ __forceinline__ void make_weights(i32 tile, int part, u32 passed) {
     hold_all(scores);
     queries(passed).terms(part).make_weights(factor, scores);
     mask(place.band, tile * TILE_Q + part * PART_QUERIES, place.first_key() + warp_key, scores);
   }
 
-  // Makes gradients of the weights, while dv is summed up.
+  // Replaces d_o v^T by gradients of the scores, while the multiplication for dv runs.
   __device__ __forceinline__ void make_gradients(i32 tile, int part, u32 passed) {
     round(Tag<WEIGHT_TYPE>(), scores, weights);
     start_values(dv, weights, outputs(passed), part);
@@ -167,7 +167,7 @@ struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
     hold_all(products);
     multiply_all(products, scaling.of_d_weights());
     queries(passed).terms(part).make_gradients(scores, products);
-    // Products beyond the keys may be NaN.
+    // Products of keys that do not exist may be NaN.
     mask(place.band, tile * TILE_Q + part * PART_QUERIES, place.first_key() + warp_key, products);
     count_gradients(products);
     round(Tag<GRADIENT_TYPE>(), products, gradients);

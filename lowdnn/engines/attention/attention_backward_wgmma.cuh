@@ -25,7 +25,8 @@
 #include "attention_backward_wgmma_warpgroup.cuh"
 #include "include/ptx/dependent_launch.cuh"
 
-// One thread: all copies of the block. Copies of the first queries do not wait until the keys before are done with.
+// Issues all copies of the block, in one thread. The first queries of a tile of keys do not wait until the previous
+// tile has been used: with one stage of keys, they are copied before the keys.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   u32 ticket = load_shared_32(memory.ticket);
 #pragma unroll 1
@@ -53,7 +54,8 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   mbarrier_arrive(memory.keys.own_full());
 }
 
-// The others, whole warps or a thread of a warp: calls `run` with each place that the block takes.
+// Calls `run` with each tile of keys (Place) that the block takes; for the warps that do not load, as whole warps
+// (IS_WARP) or in one thread.
 template <bool IS_WARP, class Run>
 __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, const Run& run) {
   u32 first_step = 0;
@@ -73,8 +75,8 @@ __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, 
   }
 }
 
-// One thread of each adding warp: adds what the consumers pass on at every ADDING_WARPS-th step to the sums of its
-// tile.
+// Adds dq of every ADDING_WARPS-th step, which the consumers pass through the ring, to the sums of its tile of queries
+// in memory. One thread of each adding warp calls it.
 __device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory, u32 adding_warp) {
   Walk walk(place);
   const u32 end = place.first_step + place.steps;
@@ -99,7 +101,8 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
         bulk_wait_read<1>();
         memory.sums.release(piece - 1);
       }
-      // Before any of the next pass: a warpgroup may have to write all of it to come to where the other one waits.
+      // All stages must be free before the next pass: a warpgroup may have to write its whole pass before it reaches
+      // the barrier at which the other one waits.
       bulk_wait_read<0>();
       memory.sums.release(last);
     }
@@ -111,7 +114,7 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
   }
 }
 
-// Every thread of the block; Consumer::run is what a multiplying one does.
+// Runs the role of the calling thread, for every thread of the block; the multiplying warpgroups run Consumer::run.
 template <class Consumer> __device__ __forceinline__ void run_block(const Params& p, u8* shared) {
   if (threadIdx.x == 0) {
     prefetch(p.q);
@@ -138,7 +141,7 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
     take_registers<CONSUMER_REGISTERS>();
     for_each_place<true>(p, memory, [&](const Place& place) {
       Consumer::run(p, place, memory);
-      fence_async_shared();  // gradients lay in the place of keys and values
+      fence_async_shared();  // gradients were staged where keys and values lie
       memory.keys.release();
     });
   }

@@ -11,7 +11,7 @@
 
 static_assert(TILE_KV == 64 && PARTS == 1, "64 keys and 64 queries at a time");
 
-// The weights on their way from one warpgroup to the other, whose threads hold the same ones.
+// Weights in shared memory, which thread i of ValueWarpgroup hands to thread i of KeyWarpgroup.
 struct Weights {
   u32 address;
 
@@ -44,9 +44,9 @@ struct Weights {
   }
 };
 
-// The warpgroup that forms weights and dv.
+// The warpgroup that computes the weights and dv.
 struct ValueWarpgroup : Warpgroup {
-  Scores scores;  // then weights
+  Scores scores;  // scores, then weights
   ScoreOperand weights;
   QuerySumBlocks dq;
   f32 dv[1][HEAD_V / 8][4];
@@ -83,7 +83,7 @@ struct ValueWarpgroup : Warpgroup {
       } else {
         stage = idle_queries();
       }
-      // Behind the last tile for nothing: ptxas would not let a condition run beside the program.
+      // After the last tile this product is not used: with a condition ptxas would serialise the multiplications.
       start_scores(scores, memory.k, 0, stage.q(), 0);
       pass_sums(dq, place.first_step + step, 1);
       wgmma_wait<0>();
@@ -92,9 +92,9 @@ struct ValueWarpgroup : Warpgroup {
   }
 };
 
-// The warpgroup that forms gradients of the scores and dk.
+// The warpgroup that computes the gradients of the scores and dk.
 struct KeyWarpgroup : Warpgroup {
-  Scores weights, products;  // then gradients
+  Scores weights, products;  // d_o v^T, then gradients of the scores
   ScoreOperand gradients;
   QuerySumBlocks dq;
   f32 dk[1][HEAD_QK / 8][4];
@@ -114,7 +114,7 @@ struct KeyWarpgroup : Warpgroup {
       memory.outputs.release();
       multiply_all(products, scaling.of_d_weights());
       stage.terms(0).make_gradients(weights, products);
-      // Products beyond the keys may be NaN.
+      // Products of keys that do not exist may be NaN.
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, products);
       count_gradients(products);
       round(Tag<GRADIENT_TYPE>(), products, gradients);

@@ -28,7 +28,7 @@ static_assert(SUM_PIECES % PASSES == 0 && QuerySums::BLOCKS % PASS_PIECES == 0, 
 static_assert(PASS_PIECES <= SUM_STAGES && SUM_STAGES <= ADDING_WARPS * SUM_PIECES,
               "a pass fits, and a barrier comes round after its piece was read");
 
-// Queries that a warpgroup multiplies with 64 keys at a time.
+// Queries that a warpgroup multiplies with its 64 keys in one product.
 constexpr int PART_QUERIES = 64;
 constexpr int PARTS = TILE_Q / PART_QUERIES;
 
@@ -68,8 +68,8 @@ struct KeyTile {
   }
 };
 
-// Pieces of sums on their way from the multiplying warps to the adding ones, through SUM_STAGES stages. Which adding
-// warp takes a piece depends on its step, so each piece of ADDING_WARPS steps has a barrier for its coming.
+// The ring of SUM_STAGES stages through which the multiplying warps pass pieces of dq to the adding warps. Step s goes
+// to adding warp s % ADDING_WARPS, so each piece of ADDING_WARPS successive steps has its own `full` barrier.
 struct SumRing {
   static constexpr u32 BYTES = SUM_STAGES * PIECE_BYTES, PIECES = ADDING_WARPS * SUM_PIECES;
   static constexpr u32 BARRIER_BYTES = (PIECES + SUM_STAGES) * MBARRIER_BYTES;
@@ -82,13 +82,13 @@ struct SumRing {
     return barriers + (PIECES + piece % SUM_STAGES) * MBARRIER_BYTES;
   }
 
-  // One thread.
+  // Initialises the barriers, in one thread.
   __device__ __forceinline__ void init() const {
     for (u32 piece = 0; piece < PIECES; ++piece) mbarrier_init(full(piece), CONSUMER_WARPS);
     for (u32 stage = 0; stage < SUM_STAGES; ++stage) mbarrier_init(empty(stage), 1);
   }
 
-  // The writers.
+  // Waits until the stage of `piece` may be written; the multiplying warps call it.
   __device__ __forceinline__ void wait_empty(u32 piece) const {
     mbarrier_wait(empty(piece), piece / SUM_STAGES % 2 ^ 1);
   }
@@ -98,7 +98,7 @@ struct SumRing {
     if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(full(piece));
   }
 
-  // The reader, one thread.
+  // Waits until `piece` has been written; one thread of an adding warp calls it.
   __device__ __forceinline__ void wait(u32 piece) const { mbarrier_wait(full(piece), piece / PIECES % 2); }
   __device__ __forceinline__ void release(u32 piece) const { mbarrier_arrive(empty(piece)); }
 };
@@ -111,8 +111,8 @@ struct Memory {
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
   u32 gradients, weights;
-  u32 ticket;   // number of the keys in shared memory; too large behind the last ones
-  u32 largest;  // fp8: largest magnitudes, a word for each multiplying warp
+  u32 ticket;   // ticket of the keys in shared memory; share_count() or more after the last ones
+  u32 largest;  // fp8: a word for each multiplying warp, its largest gradient of a score
 
   static constexpr u32 BARRIER_BYTES = decltype(keys)::BARRIER_BYTES + decltype(queries)::BARRIER_BYTES +
                                        decltype(outputs)::BARRIER_BYTES + SumRing::BARRIER_BYTES;
@@ -137,7 +137,7 @@ struct Memory {
     ticket = keys.full + keys.BARRIER_BYTES;
     largest = ticket + KEY_STAGES * sizeof(u32);
     if (threadIdx.x == 0) {
-      const u32 first_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
+      const u32 first_ticket = take_ticket(tickets);  // the barriers are initialised while it is on its way
       keys.init();
       queries.init();
       outputs.init();

@@ -1,5 +1,6 @@
-// The work of a block of attention's gradients on wgmma: the kernels' parameters, the block's keys, and its way along
-// the queries that attend to any of them. With IS_SPLIT several blocks share a way (attention_backward_wgmma.cuh).
+// The work of a block of attention's gradients on wgmma: the kernels' parameters, the block's tile of keys, and its
+// walk over the tiles of queries that attend to some of these keys. With IS_SPLIT several blocks divide the walk of one
+// tile of keys (attention_backward_wgmma.cuh).
 
 #pragma once
 
@@ -16,34 +17,35 @@ struct Results {
   Backward problem;
   Heads<OUT> dk, dv;
   f32* sums;      // (batch, head, tile of queries)
-  u32* turns;     // (batch, head, tile of queries): 0 until sums are there; then 1, or with IN_ORDER the next block
-  u32* tickets;   // one word
+  u32* turns;     // as `sums`: 0 until a block has stored; then 1, or with IN_ORDER the next turn
+  u32* tickets;   // the counter from which blocks take tickets
   KeyOrder keys;
   Divider heads;    // heads of k in a batch
   i32 query_tiles;  // tiles of a head
 };
 
-// Where keys that have splits leave their sums.
+// Workspace for the partial dk and dv, in fp32, of tiles of keys that several blocks share.
 template <bool IS_THERE> struct SplitSums {
-  f32 *key_sums, *value_sums;  // (split, tile of keys that has splits)
+  f32 *key_sums, *value_sums;  // [split][shared tile of keys]
 };
 template <> struct SplitSums<false> {};
 
 // Each base begins with 8 bytes at least: the parameters lie as members of one struct would.
 struct Params : Operands, Results, SplitSums<IS_SPLIT> {};
 
-// A split's share of the steps that blocks with the same keys have.
+// The steps of one split: the blocks that share a tile of keys divide its steps evenly.
 template <bool IS_THERE> struct SplitSteps {
   i32 steps_before;  // steps of the splits before this one
 
-  // Gives the split's own steps of `all`.
+  // Returns the number of steps of this split, out of `all` steps of its tile of keys.
   __device__ __forceinline__ i32 share_steps(const KeyShare& share, i32 all) {
     const u32 fewest = all / share.splits, with_more = all % share.splits;
     steps_before = share.split * fewest + min(share.split, with_more);
     return fewest + (share.split < with_more);
   }
 
-  // Moves from the first step of all, of which a head has `tiles`, to the split's first one.
+  // Moves (head, tile) from the first step of the tile of keys to the first step of this split; a head has `tiles`
+  // steps.
   __device__ __forceinline__ void skip_steps(i32 tiles, i32& head, i32& tile) const {
     head += steps_before / tiles;
     tile -= steps_before % tiles;
@@ -54,14 +56,14 @@ template <> struct SplitSteps<false> {
   __device__ __forceinline__ void skip_steps(i32, i32&, i32&) const {}
 };
 
-// Where the block's keys are, and what it has of their way along the queries.
+// Position of the block's tile of keys, and the tiles of queries that the block multiplies with it.
 struct Place : SplitSteps<IS_SPLIT> {
   i32 batch, head;  // the first head of q
   i32 key_tile;
   Band band;
   i32 begin, end;  // tiles of queries
   i32 steps;
-  u32 first_step;  // number of steps that the block has done before
+  u32 first_step;  // steps that the block has done for earlier tiles of keys
 
   __device__ __forceinline__ Place(const Params& p, u32 ticket, u32 first_step) : first_step(first_step) {
     const KeyShare share = p.keys.share<IS_SPLIT>(ticket);
@@ -75,7 +77,8 @@ struct Place : SplitSteps<IS_SPLIT> {
     steps = share_steps(share, (end - begin) * p.dk.sharing);
   }
 
-  // A warp: keeps it in registers of the warp.
+  // Tells the compiler that every field is equal in all threads of the warp, so that it can use uniform registers. All
+  // threads of the warp call it.
   __device__ __forceinline__ void make_uniform() {
     u32* const words = reinterpret_cast<u32*>(this);
 #pragma unroll
@@ -84,11 +87,12 @@ struct Place : SplitSteps<IS_SPLIT> {
 
   __device__ __forceinline__ i32 first_key() const { return key_tile * TILE_KV; }
 
-  // How many blocks with other keys come before this one at a tile of queries.
+  // Number of blocks that add to dq of a tile of queries before this one: one for each earlier tile of keys that it
+  // attends to.
   __device__ __forceinline__ u32 turn(i32 tile) const { return key_tile - band.keys_begin(tile * TILE_Q) / TILE_KV; }
 };
 
-// A block's way along the tiles of queries.
+// A block's walk over the tiles of queries: the last tile of a head first, head after head.
 struct Walk {
   const Place& place;
   i32 head, tile;

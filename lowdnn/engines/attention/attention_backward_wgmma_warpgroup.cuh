@@ -17,14 +17,14 @@ DEFINE_WGMMA_A_IN_REGISTERS(multiply_own, 64, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_queries, HEAD_QK, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_outputs, HEAD_V, f32.TYPE.TYPE)
 
-// Adds to 64 columns of dq, or to all columns of a head that has fewer.
+// Adds gradients^T k to 64 columns of dq, or to all columns of a smaller head.
 template <int NUMBERS>
 __device__ __forceinline__ void multiply_by_keys(f32 (&dq)[NUMBERS], u64 gradients, u64 keys, bool accumulate) {
   if constexpr (NUMBERS == 64 / 2) multiply_64_columns<true, true>(dq, gradients, keys, accumulate);
   else multiply_head_columns<true, true>(dq, gradients, keys, accumulate);
 }
 
-// Accumulators, rounded, as 16-bit operands in registers.
+// Rounds accumulators to 16 bits, as an operand in registers.
 template <class To, int BLOCKS>
 __device__ __forceinline__ void round(Tag<To>, const f32 (&values)[1][BLOCKS][4], u32 (&words)[BLOCKS / 2][4]) {
 #pragma unroll
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store(const Rows& rows, int row, int element, co
   }
 }
 
-// The other way: 16 rows from `row` on as operands.
+// Loads 16 rows from `row` on as an operand in registers, the inverse of `store`.
 template <class Rows, int STEPS>
 __device__ __forceinline__ void load(const Rows& rows, int row, u32 (&words)[STEPS][4]) {
   const int lane = threadIdx.x % WARP_SIZE;
@@ -58,14 +58,14 @@ __device__ __forceinline__ void load(const Rows& rows, int row, u32 (&words)[STE
   }
 }
 
-// The state of a multiplying warpgroup, whatever its share of the work. Multiplications run beside the program, from a
-// start_ to a wgmma_wait.
+// The state that all multiplying warpgroups have. Multiplications are asynchronous: they run from a call of start_...
+// to a wgmma_wait.
 struct Warpgroup {
   const Params& p;
   const Place& place;
   Memory& memory;
   i32 index;
-  const i32 warp_key;  // the warp's first among the block's keys
+  const i32 warp_key;  // index of the warp's first key among the block's keys
 
   // In fp8, keeps the warp's largest gradient of a score so far in shared memory, since no register is left for it.
   __device__ __forceinline__ void count_gradients(const Scores& gradients) const {
@@ -140,7 +140,7 @@ struct Warpgroup {
     wgmma_commit();
   }
 
-  // dq = gradients^T k of the warpgroup's part of a pass
+  // dq = gradients^T k, for the warpgroup's part of a pass
   __device__ __forceinline__ void start_queries(QuerySumBlocks& dq, const ScoreGradients& gradients, int pass) const {
     const int part = pass * CONSUMERS + index;
     const int queries = part / QuerySums::COLUMN_PARTS, columns = part % QuerySums::COLUMN_PARTS;
@@ -152,13 +152,14 @@ struct Warpgroup {
     wgmma_commit();
   }
 
-  // Behind it all warpgroups may multiply the gradients of the scores that every warpgroup has stored.
+  // A barrier of the multiplying warpgroups: after it each may multiply the gradients of scores that the others have
+  // stored.
   static __device__ __forceinline__ void share_gradients() {
     fence_async_shared();
     named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
   }
 
-  // Hands dq of a pass of the step to the adding warps.
+  // Passes dq of one pass of a step to the adding warps.
   __device__ __forceinline__ void pass_sums(const QuerySumBlocks& dq, u32 step, int pass) const {
     u32 piece = (step * PASSES + pass) * PASS_PIECES;
     static_assert(QuerySums::SIDES == CONSUMERS, "warpgroups lie side by side");
@@ -177,12 +178,12 @@ struct Warpgroup {
     }
   }
 
-  // Zeros keys that do not exist, before they are multiplied.
+  // Zeroes the rows of keys and values that do not exist, before they are multiplied.
   __device__ __forceinline__ void clear_missing_keys() const {
     clear_beyond(place.band.keys - place.first_key(), p.problem.keys - place.first_key(), memory.k);
   }
 
-  // The next tile of queries, or of gradients of the output, when it is there.
+  // Waits for the next tile of queries, or of gradients of the output, and returns it.
   __device__ __forceinline__ QueryStage await_queries(i32 tile) const {
     return await_queries(tile, memory.queries.at.passed);
   }
@@ -191,7 +192,7 @@ struct Warpgroup {
     clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
   }
-  // Queries that no copy overwrites meanwhile, for multiplications whose products nobody wants.
+  // Returns a tile of queries that no copy overwrites, for multiplications whose products are not used.
   __device__ __forceinline__ QueryStage idle_queries() const {
     static_assert(Queries::BYTES <= Keys::BYTES, "enough to read");
     return {memory.k.address};
@@ -210,7 +211,7 @@ struct Warpgroup {
     return memory.largest + threadIdx.x / WARP_SIZE * u32(sizeof(u32));
   }
 
-  // Rows beyond a batch's length have weights of 0, but may be anything: NaN, too.
+  // Rows past a batch's length have weights of 0, but may hold NaN, and 0 * NaN is NaN.
   template <class Rows> __device__ __forceinline__ void clear_beyond(i32 existing, i32 stored, const Rows& rows) const {
     if (existing >= min(stored, Rows::ROWS)) return;
     rows.clear(existing, threadIdx.x, CONSUMER_THREADS);
@@ -218,16 +219,16 @@ struct Warpgroup {
   }
 };
 
-// Zeros before the first multiplication: not while one runs, where the compiler might put them.
+// Zeroes the accumulators here, before the first multiplication; otherwise the compiler might do so while one runs.
 template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCKS][4]) {
 #pragma unroll
   for (int i = 0; i < BLOCKS * 4; ++i) d[0][i / 4][i % 4] = 0;
   hold_all(d);
 }
 
-// Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
-// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. Where keys
-// have splits, the sums are left.
+// Stores the gradients of the warp's keys from their sums. Gradients of 16 bits go through `rows`, shared memory that
+// is free by now, so that neighbouring lanes store neighbouring vectors. Where several blocks share the keys, the fp32
+// sums go to the workspace.
 template <class Params, class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place,
                                            const KeyShare& share, i32 warp_key, const Rows& rows, i32 size,

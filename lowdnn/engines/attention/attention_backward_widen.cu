@@ -13,12 +13,12 @@
 struct Operand {
   Heads<const u8> rows;
   f16* to;
-  i32 pieces;  // groups of 8 elements
+  i32 pieces;  // groups of 8 elements of the operand
   Divider pieces_of_row, rows_of_head, heads;
 };
 
 struct Params {
-  Operand operands[OPERANDS];  // the last one d_o
+  Operand operands[OPERANDS];  // q, k, v, d_o
   Fp8Numbers fp8;
 };
 

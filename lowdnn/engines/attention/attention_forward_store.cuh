@@ -5,7 +5,8 @@
 
 #include "attention_forward_softmax.cuh"
 
-// How many queries of a batch have their output and statistics stored, and how far from where padded ones would be.
+// Numbers of queries of a batch whose outputs, and whose statistics (rows), are stored; and the distances, in elements,
+// from the address in a padded tensor to the address in the packed one.
 struct Destination {
   i32 outputs, rows;
   i64 output_shift = 0, row_shift = 0;
@@ -21,7 +22,7 @@ struct Destination {
   }
 };
 
-// Where a statistic of a row is stored.
+// Returns the address of a statistic of a row.
 template <class Statistic>
 __device__ __forceinline__ f32& statistic(const Forward& p, const Destination& to, const i64 (&coordinate)[4]) {
   return (&args_of<Statistic>(p.parts).at(coordinate))[to.row_shift];
@@ -39,8 +40,8 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const Destina
   if constexpr (SUM_EXP) statistic<SumExp>(p, to, coordinate) = sum;
 }
 
-// A row on its way to the output.  own: this thread's first column; its others are at the same distances from it in all
-// threads.
+// Loads and stores one row of the output. own: this thread's first column; its other columns are at distances from it
+// that are equal in all threads.
 struct OutputRow {
   const Forward& p;
   const Output::Cursor cursor;
@@ -56,7 +57,7 @@ struct OutputRow {
         shift(to.output_shift + own),
         exists(exists && !(STORES_PACKED && coordinate[2] >= to.outputs)) {}
 
-  // Loads what the outputs of columns follow from beside their values.  further: columns from `own` to the first.
+  // Loads the other tensors that the epilogue reads for V outputs. further: columns from `own` to the first of these.
   template <int V> __device__ __forceinline__ void load(i32 further, Output::Loaded<V>& in) const {
     if (stores(further)) Output::load<V>(args_of<Output>(p.parts), cursor, shift + further, V, in);
   }
@@ -71,8 +72,8 @@ struct OutputRow {
   }
 };
 
-// Exchanges values of two blocks of columns between neighbouring lanes: before, each lane has two columns of both
-// blocks, afterwards four neighbouring columns of the block with its parity.
+// Exchanges values between neighbouring lanes. Before, each lane holds two columns in each of two blocks; afterwards,
+// even lanes hold four neighbouring columns of the first block and odd lanes of the second.
 __device__ __forceinline__ void exchange_blocks(f32 (&values)[4]) {
   const bool is_odd = threadIdx.x % 2;
 #pragma unroll
@@ -86,7 +87,7 @@ __device__ __forceinline__ void exchange_blocks(f32 (&values)[4]) {
 // Stores the statistics of a part's rows, whose softmax has ended.
 __device__ __forceinline__ void store_statistics(const Forward& p, const Destination& to, const Place& place,
                                                  const Rows& rows, const RunningSoftmax& softmax, int part) {
-  const int own = threadIdx.x % 4;  // one lane for each half
+  const int own = threadIdx.x % 4;  // lanes 0 and 1 of four store rows lane / 4 and 8 more
   if (own >= 2 || rows.at(part, own) >= p.queries * PACK) return;
   const f32 (&largest)[2] = softmax.largest[part], (&sum)[2] = softmax.sum[part];
   i64 coordinate[4];
@@ -94,10 +95,10 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const Destina
   store_statistics(p, to, coordinate, own ? largest[1] : largest[0], own ? sum[1] : sum[0]);
 }
 
-// The factor of outputs whose weights add up to `sum`, with the scale of the output.
+// Returns scale / sum, the factor of a row of outputs whose weights add up to `sum`; 0 where there are no weights.
 __device__ __forceinline__ f32 share_of(f32 scale, f32 sum) { return sum == 0 ? 0 : __fdividef(scale, sum); }
 
-// Stores the statistics of rows whose softmax has ended. Their outputs are to be multiplied by `shares`.
+// Stores the statistics of rows whose softmax has ended, and sets `shares` to the factors of their outputs.
 __device__ __forceinline__ void store_rows(const Forward& p, const Destination& to, const Place& place,
                                            const Rows& rows, const RunningSoftmax& softmax, f32 (&shares)[PARTS][2]) {
   const f32 scale = p.value_scale() / softmax.ONE;
@@ -116,7 +117,7 @@ __device__ __forceinline__ void store_rows(const Forward& p, const Destination& 
   if constexpr (AMAX_S) join_largest(args_of<LargestWeight>(p.parts), largest_weight);
 }
 
-// Stores what has been multiplied by its rows' shares: columns from `first` on.
+// Stores outputs, already multiplied by `shares`, as the columns from `first` on.
 template <int BLOCKS>
 __device__ __forceinline__ void store_output(const Forward& p, const Destination& to, const Place& place,
                                              const Rows& rows, const f32 (&o)[PARTS][BLOCKS][4], int first = 0) {
@@ -142,7 +143,7 @@ __device__ __forceinline__ void store_output(const Forward& p, const Destination
         }
         exchange_blocks(values[block / 2]);
       }
-      if (!row.exists) continue;  // one branch for all: with one for each store, its address would be found again
+      if (!row.exists) continue;  // with one branch for each store, addresses would be computed again
       Output::Loaded<4> loaded[BLOCKS / 2];  // all at once: otherwise each would wait for the store before it
 #pragma unroll
       for (int block = 0; block < BLOCKS; block += 2) row.load(first + block * 8, loaded[block / 2]);

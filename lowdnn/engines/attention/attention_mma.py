@@ -27,11 +27,11 @@ from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import KernelRef, Launch, MathUnit
 
 _TILES = (64, 128)
-#: Queries of a block that is not worth halving.
+#: The default tile has 64 queries where there are at most this many, otherwise 128.
 _MANY_QUERIES = 64
-#: The largest size of heads of which 64 keys fit shared memory.
+#: Elements of the largest head of which 64 keys fit into shared memory.
 _MAX_SIZE_BESIDE_64_KEYS = 128
-#: The largest size of heads of which a warp accumulates 32 queries.
+#: Elements of the largest head of v whose outputs a warp's registers hold for 32 queries; with larger ones, for 16.
 _MAX_SIZE_OF_32_QUERIES = 80
 
 
@@ -72,7 +72,8 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
 
 
 def _tile(problem: AttentionForward, queries: int) -> ForwardTile:
-    """Warps have the registers to accumulate 32 queries of small heads of v, 16 of larger ones."""
+    """The tile of blocks with ``queries`` queries: a warp accumulates up to 32 of them with small heads of v, otherwise
+    16."""
     is_large = max(problem.q.size, problem.v.size) > _MAX_SIZE_BESIDE_64_KEYS
     warp_queries = 16 if is_large or problem.v.size > _MAX_SIZE_OF_32_QUERIES else queries // 4
     return ForwardTile(queries, 32 if is_large else 64, warp_queries)

@@ -1,5 +1,6 @@
-// Blocks' results for their parts of the keys, in the workspace. For each part and each row of all heads they are the
-// largest score, the sum of exponentials relative to it, and the products with v, in fp32.
+// Partial results of attention forward in the workspace, where blocks divide the keys. For each part of the keys and
+// each query of each head: the largest score, the sum of exponentials relative to it, and the sum of exponentials times
+// v, in fp32.
 
 #pragma once
 
@@ -10,7 +11,7 @@ struct Partials {
   f32* outputs;      // [part][row][HEAD_V]
   i64 rows;
 
-  // The row of (batch, head, query).
+  // Index of the row of (batch, head, query), in C order.
   __device__ __forceinline__ static i64 row(const i64 (&coordinate)[4], i64 heads, i64 queries) {
     return (coordinate[0] * heads + coordinate[1]) * queries + coordinate[2];
   }

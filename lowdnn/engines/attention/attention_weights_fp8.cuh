@@ -17,7 +17,7 @@
 typedef SwizzledRows<TILE_KV, HEAD_V, 1> LoadedValues;
 typedef SwizzledRows<HEAD_V, TILE_KV, 1> Values;
 typedef u32 WeightTile[TILE_KV / 32][4];
-constexpr int TRANSPOSERS = 3;  // warps of the last warpgroup that transpose values; the other one loads
+constexpr int TRANSPOSERS = 3;  // three warps of the last warpgroup transpose values; its first warp loads
 static_assert(TILE_KV % 32 == 0 && !HAS_WEIGHTS, "whole steps along the keys, weights that are rounded only");
 
 DEFINE_WGMMA_K_MAJOR(multiply_k_major, TILE_KV, 32, f32.TYPE.TYPE, f32, "+f", ", 1, 1")
@@ -49,7 +49,8 @@ __device__ __forceinline__ void make_weights(const Forward&, const Place&, const
   }
 }
 
-// By TRANSPOSERS warps, this one the `warp`-th: each takes 16 elements of all keys, then others.
+// Transposes a tile of values, with TRANSPOSERS warps; `warp` is the calling one's index. Each takes 16 elements of all
+// keys at a time.
 //
 // As 16-bit matrices, the transpose of 8 keys has pairs of elements in its rows: a lane gets, of elements 2 * r and
 // 2 * r + 1 with r = lane / 4, keys 2 * t and the next one with t = lane % 4. Bytes of two such words, of keys 8 apart,
@@ -60,12 +61,12 @@ __device__ __forceinline__ void transpose(const LoadedValues& from, const Values
   const u32 lane = threadIdx.x % WARP_SIZE, matrix = lane / 8, row = lane % 8;
   const u32 bytes = lane < 16 ? 0x6420 : 0x7531, other_bytes = bytes ^ 0x1111;
   const u32 written = row * 2 + (matrix % 2 ^ row / 4);
-#pragma unroll  // so that what addresses have in common for all tiles is found once
+#pragma unroll  // so that the common part of all addresses is computed once
   for (int first = 0; first < HEAD_V; first += TRANSPOSERS * 16) {
     const u32 element = first + warp * 16;
     if (element >= HEAD_V) break;
     const u32 source = from.at(lane, element), target = to.at(element + written, matrix / 2 * 16);
-    u32 words[STEPS][4];  // all on their way at once: the tensor cores' operands delay each of them
+    u32 words[STEPS][4];  // all loads in flight at once: the tensor cores' reads of shared memory delay each
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       ldmatrix_x4_transposed(words[step], source + step * 32 * LoadedValues::ROW_BYTES);
@@ -76,7 +77,7 @@ __device__ __forceinline__ void transpose(const LoadedValues& from, const Values
       const u32 results[4] = {__byte_perm(word[0], word[1], bytes), __byte_perm(word[0], word[1], other_bytes),
                               __byte_perm(word[2], word[3], bytes), __byte_perm(word[2], word[3], other_bytes)};
       const int key = step * 32, box = key / Values::BOX_ELEMENTS, inside = key % Values::BOX_ELEMENTS;
-      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // rows begin at multiples of their size
+      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // rows are aligned, so ^ moves along one
     }
   }
 }

@@ -8,18 +8,18 @@ from lowdnn.graph.attention_pattern import Attention
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Struct, TensorPointer
 
-#: C types of lengths.
+#: The C type of each data type that lengths may have.
 LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
 
 
 def statistics_of(attention: Attention) -> dict[str, Tensor | None]:
-    """The tensors of statistics by the kernel's macros, in the order of its parameters."""
+    """The tensor of each statistic, or None, by the name of its macro; in the order of the kernel's parameters."""
     softmax = attention.softmax
     return {"STATS": softmax.stats, "MAX": softmax.max, "SUM_EXP": softmax.sum_exp}
 
 
 def length_type(lengths: Tensor | None) -> str:
-    """The macro of the type of lengths; one for no lengths, too."""
+    """The value of a macro LENGTH_TYPE; ``i32`` if there are no lengths."""
     return "i32" if lengths is None else LENGTH_TYPES[lengths.data_type]
 
 

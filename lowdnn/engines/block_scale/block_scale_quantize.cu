@@ -27,7 +27,7 @@ struct Params {
   S* scales;
   i64 items;
   i64 extent;   // elements along the block axis
-  i64 columns;  // elements along the column axis
+  i64 columns;  // elements of x along the column axis
   i64 scale_columns;  // scales along the column axis, with those that pad tiles
   i64 scale_tiles;  // tiles in a row of tiles
   i64 x_step, y_step;
@@ -39,7 +39,7 @@ struct Params {
 };
 
 constexpr int BLOCK_AXIS = RANK - 1 - COLUMNS, COLUMN_AXIS = RANK - 1;
-constexpr int SIDE = COLUMNS ? WARP_SIZE / LANES : 1;  // neighbouring threads with the same lane
+constexpr int SIDE = COLUMNS ? WARP_SIZE / LANES : 1;  // neighbouring threads of a row; the stride of an item's lanes
 
 __device__ __forceinline__ int clamped_count(i64 remaining, int most) {
   return remaining >= most ? most : remaining > 0 ? int(remaining) : 0;
@@ -58,7 +58,7 @@ __device__ __forceinline__ S* scale_at(const Params& p, const i64 (&coordinate)[
   return p.scales + offset;
 }
 
-// Whether elements exist at a coordinate; the column axis is checked for each element separately.
+// Whether a coordinate lies inside the tensor along all axes except the columns, which are checked element by element.
 __device__ __forceinline__ bool within_limits(const Params& p, const i64 (&coordinate)[RANK]) {
   bool within = true;
 #pragma unroll
@@ -113,13 +113,13 @@ struct Greatest {
     for (int i = 0; i < COUNT; ++i) of[i] = larger<true>(of[i], Magnitudes::of(x + i * TOGETHER));
   }
 
-  // Combines all positions in the first one, or in the first pair.
+  // Combines the maxima of all positions into of[0] (of pairs: one for even and one for odd positions).
   __device__ __forceinline__ void join_places() {
 #pragma unroll
     for (int i = 1; i < COUNT; ++i) of[0] = larger<true>(of[0], of[i]);
   }
 
-  // Combines the first PLACES entries of the LANES threads that share the blocks.
+  // Combines of[0] to of[PLACES - 1] over the LANES threads of an item; all of them get the maxima.
   template <int PLACES> __device__ __forceinline__ void join_lanes() {
 #pragma unroll
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {

@@ -1,4 +1,5 @@
-"""Intervals of a graph that are the same but for the uids and names of their tensors, so that one plan serves all."""
+"""Sub-graphs of a graph that differ only by the uids and names of their tensors have one form, so that one plan serves
+all."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ _STORED_IN_PLACE = -3
 
 @dataclass(frozen=True)
 class Form:
-    """key: equal for intervals of one form.  uids: their tensors in order of first use.
+    """key: equal for two sub-graphs of one form. uids: the sub-graph's tensors in order of first use.
 
-    border: by uid, virtual tensors of the graph that lie in memory where the interval is by itself.
+    border: by uid, the graph's virtual tensors that lie in memory when the sub-graph runs alone.
     """
 
     key: tuple[int, ...]
@@ -30,7 +31,7 @@ class Form:
 
 
 class Forms:
-    """The forms of the intervals of one graph."""
+    """Finds the forms of sub-graphs of one graph."""
 
     def __init__(self, graph: OperationGraph) -> None:
         self._graph = graph

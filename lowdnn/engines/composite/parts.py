@@ -22,8 +22,9 @@ from lowdnn.plan import Plan
 class Part:
     """Some operations of a graph and the plan for them.
 
-    stored: tensors that they write into memory where they are by themselves.
-    plan: a plan for operations of their form.  uids: tensors' uids here, by those in the plan.
+    stored: their outputs that lie in memory when the part runs as a graph of its own.
+    plan: a plan for these operations or for others of the same form. uids: the uid here for each uid in the plan; empty
+    if equal.
     seconds: see ``estimated_time_s``.
     """
 
@@ -36,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class _Planned:
-    """The plan of a form, and the tensors that it speaks of in the order of ``Form.uids``."""
+    """The plan for all sub-graphs of one form, with the uids of its tensors in the order of ``Form.uids``."""
 
     plan: Plan
     uids: tuple[int, ...]
@@ -44,7 +45,8 @@ class _Planned:
 
 
 class PartPlanner:
-    """Plans intervals of one graph, those of one form once."""
+    """Plans sub-graphs of one graph. Sub-graphs that are equal but for their tensors' uids (``Form``) share one
+    plan."""
 
     def __init__(self, graph: OperationGraph, arch: ArchSpec) -> None:
         self._graph = graph

@@ -188,7 +188,7 @@ class Emitter:
         self._bind(name, code, value)
 
     def alias(self, operand: Operand, code: str, source: Operand) -> None:
-        """``mov``: the destination gets the source's variable itself."""
+        """``mov``: binds the source's variable to the destination, without a copy."""
         simple = isinstance(operand, Reg) and isinstance(source, Reg) and not self.guard
         if simple and isinstance(operand, Reg) and isinstance(source, Reg):
             kinds = self.function.registers
@@ -202,7 +202,8 @@ class Emitter:
         self.out(operand, code, self.use(source, code))
 
     def raw(self, operand: Operand) -> str:
-        """The variable of a register as it lies in the file, where accumulators of ``wgmma`` may be in flight."""
+        """The variable of a register, unchanged from the register file: an accumulator that ``wgmma`` may still
+        write."""
         if not isinstance(operand, Reg):
             raise self.refuse("an accumulator that is no register")
         name = operand.name
@@ -212,14 +213,15 @@ class Emitter:
         return next(iter(self.names[name].values()))
 
     def either(self, operand: Operand, code: str) -> str:
-        """A register as it lies in the file where it may hold a fragment, else its value as ``code``."""
+        """``raw`` of a register that may be an unfinished accumulator, otherwise its value as ``code``."""
         held = isinstance(operand, Reg) and operand.name in self.wgmma.accumulators
         if held and isinstance(operand, Reg) and operand.name not in self.settled:
             return self.raw(operand)
         return self.use(operand, code)
 
     def out_raw(self, operand: Operand, code: str, value: str) -> None:
-        """Binds what may be an accumulator in flight to a register."""
+        """Binds the variable ``value`` to register ``operand`` as a possibly unfinished accumulator: ``wgmma`` may
+        still write it."""
         if not isinstance(operand, Reg) or SIZES[code] != TYPES[self.function.registers[operand.name]][1]:
             raise self.refuse("an accumulator of this type")
         self._check_writable(operand.name)

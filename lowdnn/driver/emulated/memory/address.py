@@ -21,7 +21,7 @@ from lowdnn.driver.emulated.memory.arena import ARENA_BASE, LOCAL_WINDOW, SHARED
 from lowdnn.driver.emulated.memory.batch import MemoryBatch
 
 _I8 = np.int64
-#: The part of a shared address that is the offset in a CTA's window; what is above it names the CTA.
+#: Bits of the offset in a CTA's window at the low end of a shared address; the higher bits name the CTA.
 RANK_SHIFT = 24
 _OFFSET = (1 << RANK_SHIFT) - 1
 
@@ -55,8 +55,8 @@ class Address:
         return self if self.scalar else Address(self.value[mask])
 
     def places(self, group: Lanes[MemoryBatch], space: str, origin: int, offset: int, shift: int) -> Any:
-        """Numbers of the elements of ``1 << shift`` bytes at address + offset - origin, in the batch's memory of
-        ``space``."""
+        """Index in the batch's memory of ``space``, in elements of ``1 << shift`` bytes, of address + offset - origin,
+        for each lane."""
         if space == "cluster":
             return cluster_places(group, self.signed(offset - origin)) >> shift
         if (self.bits | offset) & ((1 << shift) - 1):
@@ -109,7 +109,7 @@ def shared_bytes(
     align: int = 0,
     space: str = "cluster",
 ) -> Array:
-    """Byte numbers in ``batch.shared`` over the group's lanes, of ``size`` bytes at each address + offset.
+    """Index in ``batch.shared`` of the first of ``size`` bytes at address + offset, for each lane of the group.
 
     For everything that is no plain load or store. Takes addresses of the shared window and generic ones. Bounds,
     alignment to ``align`` bytes (0: to ``size``) and, of a CTA named by rank, its life are checked; ``space`` is
@@ -122,7 +122,8 @@ def shared_bytes(
 
 
 def cluster_places(group: Lanes[MemoryBatch], addresses: Any) -> Any:
-    """Byte numbers in ``batch.shared`` of checked shared addresses, which may name CTAs by rank."""
+    """Index in ``batch.shared``, the shared memory of all CTAs, of the byte at each shared address; an address may name
+    a CTA by its rank. Bounds are not checked here."""
     return (addresses & _I8(_OFFSET)) + _slots(group, addresses) * _I8(group.batch.shared_stride)
 
 
@@ -165,7 +166,7 @@ def _window_base(address: Any) -> Any:
 
 
 def _slots(group: Lanes[MemoryBatch], addresses: Any) -> Any:
-    """The CTA slot that each lane's address lies in."""
+    """For each lane, the slot (index in ``batch.shared``) of the CTA that its address lies in."""
     own = group.pick(group.batch.slot)
     named = addresses >> RANK_SHIFT
     first = own - group.pick(group.batch.rank)
@@ -175,7 +176,8 @@ def _slots(group: Lanes[MemoryBatch], addresses: Any) -> Any:
 def _resolve_shared(
     group: Lanes[MemoryBatch], space: str, address: Address, offset: int, origin: int
 ) -> tuple[str, int]:
-    """``cluster`` where ranks stand in the addresses; ``space`` ``shared`` takes the own rank only."""
+    """(``cluster``, origin) if an address names a CTA by its rank, otherwise (``shared``, origin). With ``space``
+    ``shared`` only the thread's own CTA may be named."""
     shift = offset - origin
     if address.high + shift <= _OFFSET or address.high + shift > _OFFSET + (group.batch.cluster_size << RANK_SHIFT):
         return "shared", origin

@@ -74,7 +74,7 @@ class MatrixProduct:
 
     @property
     def c_dtype(self) -> np.dtype[np.generic]:
-        """Type of a register of C."""
+        """The NumPy type of one register of C."""
         return np.dtype({"f64": "f8", "f32": "f4", "s32": "i4"}.get(self.c, "u4"))
 
     def column_of(self, matrix: Lanes, register: int) -> Lanes:
@@ -91,7 +91,7 @@ class MatrixProduct:
         return matrix
 
     def combine(self, left: Lanes, right: Lanes, c: Sequence[Lanes]) -> tuple[Lanes, ...]:
-        """The registers of D from ``left``, ``right`` and the registers of C."""
+        """Returns the registers of D, from the results of ``left`` and ``right`` and the registers of C."""
         a = numbers_of(left, self.a).reshape(-1, self.rows, self.depth)
         b = numbers_of(right, self.b).reshape(-1, _COLUMNS, self.depth)
         product = self.multiply(a, b.transpose(0, 2, 1))
@@ -104,7 +104,7 @@ class MatrixProduct:
         return tuple(pair(low, high) for low, high in zip(halves[::2], halves[1::2], strict=True))
 
     def __call__(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-        """D from fragments that are all [warps, 32, registers]."""
+        """Returns D, as [warps, 32, registers], from A, B and C, which have the same layout."""
         registers = [c[..., i].reshape(-1) for i in range(c.shape[-1])]
         columns = self.combine(self.left(a), self.right(b), registers)
         return np.stack(columns, axis=-1).reshape(len(a), 32, -1)

@@ -1,5 +1,5 @@
-"""128-bit values: moved as whole 16-byte words (``w16``), looked at as two 64-bit halves. PTX ISA manual, "mov",
-"atom"."""
+"""128-bit values: stored as 16-byte words (``w16``, complex128), computed with as two uint64 halves. PTX ISA manual,
+"mov", "atom"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def split(value: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def joined(low: Lanes, high: Lanes) -> Lanes:
-    """The words of two uint64 halves."""
+    """The 16-byte words (``w16``) with these uint64 halves."""
     low, high = np.broadcast_arrays(low, high)
     words = np.stack([np.atleast_1d(low), np.atleast_1d(high)], axis=-1).view(np.complex128)[:, 0]
     return words if low.ndim else words[0]
