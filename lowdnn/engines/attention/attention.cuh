@@ -1,6 +1,6 @@
-// Parts that every attention kernel uses, with mma.sync or wgmma: words of two 16-bit values, reductions over a row of
-// accumulators (its columns lie in four neighbouring lanes), rows of heads in memory, and the band of keys that a query
-// attends to.
+// Parts that every attention kernel uses, with mma.sync or wgmma: words of two 16-bit values, rows of heads in memory,
+// and the band of keys that a query attends to. Reductions over a row of accumulators go over the four neighbouring
+// lanes that hold its columns.
 
 #pragma once
 

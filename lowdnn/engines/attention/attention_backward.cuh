@@ -75,7 +75,7 @@ struct Fp8Numbers {
 struct Backward {
   const Term* terms;  // [batch][head][term_rows]: the first `queries` rows of a head are used
   i32 heads, queries, keys, size_qk, size_v, term_rows;
-  i32 left, right, is_bottom_right;  // of the band (attention.cuh); bottom right: counted from the last query and key
+  i32 left, right, is_bottom_right;  // bounds of the band; if bottom right, from the last query and key
   Lengths query_lengths, key_lengths;
   Factor scale;
 #if IS_FP8

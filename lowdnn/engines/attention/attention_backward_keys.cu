@@ -1,16 +1,16 @@
-// attention_backward_keys: gradients of k and v on mma.sync, without anything of S_q x S_kv in memory: with
-// w = 2^(q k^T * scale * log2(e) - exponent) in the band, elsewhere 0,
+// attention_backward_keys: gradients of k and v on mma.sync; no S_q x S_kv matrix lies in memory. With w = 2^(q k^T *
+// scale * log2(e) - exponent) in the band, elsewhere 0,
 //
 //     dv = w^T d_o        dk = scale * ds^T q        ds = w * (d_o v^T - centre)
 //
-// and what attention_backward_mma.cuh does beside that, summed over the heads of q that share one of k and v. Where
-// they share others of k than of v, one launch gives dk and another one dv.
+// and the functors of attention_backward_mma.cuh; summed over the heads of q that share one head of k and v. If k and v
+// have different numbers of heads, one launch computes dk and another one dv.
 //
-// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a
-// time, head after head. Scores and products are formed transposed, keys along the rows: accumulators of a product then
-// are, rounded to 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of
-// SPLIT shares of the columns; warps with the same keys compute the same weights. The next queries are copied while
-// these are multiplied.
+// Block: TILE_KV keys of one head of k (dk) or v (dv); it walks over the queries that attend to some of them, TILE_Q at
+// a time, head after head. Scores are computed transposed, with keys along the rows: rounded to 16 bits, their
+// accumulators are operands of the next product. A warp has PARTS times 16 keys and, of their gradients, one of SPLIT
+// shares of the columns; warps with the same keys compute the same weights. The next queries are copied while these are
+// multiplied.
 // Memory: as in attention_forward_mma.cu; terms by attention_backward_terms.cu. Queries that do not exist are zeros in
 // shared memory and add nothing; keys that do not exist in their batch get zeros.
 // Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.

@@ -1,11 +1,11 @@
-// attention_backward_queries: the gradient of q on mma.sync, without anything of S_q x S_kv in memory: with
-// w = 2^(q k^T * scale * log2(e) - exponent) in the band, elsewhere 0,
+// attention_backward_queries: the gradient of q on mma.sync; no S_q x S_kv matrix lies in memory. With w = 2^(q k^T *
+// scale * log2(e) - exponent) in the band, elsewhere 0,
 //
 //     dq = scale * ds k        ds = w * (d_o v^T - centre)
 //
-// and what attention_backward_mma.cuh does beside that.
+// and the functors of attention_backward_mma.cuh.
 //
-// Block: TILE_Q queries of one head, PARTS times 16 of them a warp; it goes along the keys that any of them sees,
+// Block: TILE_Q queries of one head, PARTS times 16 of them a warp; it walks over the keys that some of them attend to,
 // TILE_KV at a time. The next keys are copied while these are multiplied.
 // Memory: as in attention_forward_mma.cu; terms by attention_backward_terms.cu. Queries past their batch's length get
 // zeros.

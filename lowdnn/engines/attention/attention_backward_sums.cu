@@ -1,11 +1,11 @@
-// attention_backward_sums: dq = scale * sums, in fp8 with what stands in the place of the scale, of the sums that
-// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT also dk and dv of tiles
-// of keys that have splits, of the sums that these leave, added in their order.
+// attention_backward_sums: dq = scale * sums, from the sums that attention_backward_wgmma.cu leaves; in fp8 the factor
+// is that of factor_of. A tile whose queries attend to no key becomes 0. With IS_SPLIT it also adds the sums of dk and
+// dv of tiles of keys that several blocks shared, in their order.
 //
-// Block: a tile of TILE_Q queries of one head, or as many threads' share of a tile of TILE_KV keys. A thread has 8
-// columns of a row and of the 8th one after it.
-// Launch: TILE_Q / 2 threads for each 8 columns of q that there are sums of; a block for each tile of queries, then
-// enough for each tile of keys that has splits, first for dk.
+// Block: a tile of TILE_Q queries of one head, or a part of a tile of TILE_KV keys. A thread has 8 columns of rows r
+// and r + 8.
+// Launch: TILE_Q / 2 threads for each 8 columns of q; a block for each tile of queries, then the blocks of each shared
+// tile of keys, those of dk first.
 // Macros: OUT KEY_OUT (of dq, of dk and dv) TILE_Q HEAD_QK TILE_KV HEAD_V IS_FP8 IS_SPLIT.
 
 #include "attention_backward_scaling.cuh"

@@ -1,18 +1,19 @@
-// attention_backward_terms: two terms of each query for the other kernels of attention's gradients,
+// attention_backward_terms: the Term of each query for the other kernels of attention's gradients,
 //
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
-// and infinity and 0 where stats is minus infinity, the query lies past its batch's length, does not exist or has no
-// d_o in packed sequences. Other values that these lack are 0. For fp8 both have the scales of Term; otherwise the
-// centre may be multiplied by numbers.
+// and (infinity, 0) where stats is minus infinity, or where the query lies past its batch's length, does not exist, or
+// has no d_o in packed sequences. Missing o or d_o count as 0. In fp8 both include the scales of Term; otherwise the
+// centre may be multiplied by scalars.
 //
-// Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
-// Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
-// first rows of a head for its queries. Words that the kernels after this one count with become 0.
-// Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
+// LANES lanes compute the Term of one query; each lane reads every LANES-th piece of 8 elements of its rows.
+// Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms [batch][head][row], where
+// the first rows of a head are its queries. The turns and tickets of the next kernels are set to 0.
+// Launch: WARPS warps, enough blocks for LANES lanes for each row of terms; there are at most as many turns and tickets
+// as rows.
 // Macros: TYPE, GRADIENT_TYPE (of o, d_o: f16, bf16; with IS_FP8 e4m3, e5m2, which are descaled), LANES (a power of two
 // up to 32), WARPS, HAS_RAGGED, IS_GROUPED (terms as GroupedTermTile has them, of whole groups for each head),
-// CENTRE_SCALES (how many numbers centres are multiplied by).
+// CENTRE_SCALES (number of scalars that centres are multiplied by).
 
 #include "attention_backward.cuh"
 #include "attention_backward_rows.cuh"

@@ -1,15 +1,14 @@
-// attention_backward_wgmma: the gradients of q, k and v in one go with TMA and wgmma, for sm_90a, without anything of
-// S_q x S_kv in memory: with w = 2^(q k^T * scale * log2(e) - exponent) in the band, elsewhere 0,
+// attention_backward_wgmma: the gradients of q, k and v in one kernel with TMA and wgmma, for sm_90a, without anything
+// of S_q x S_kv in memory: with w = 2^(q k^T * scale * log2(e) - exponent) in the band, elsewhere 0,
 //
 //     dv = w^T d_o        dk = scale * ds^T q        dq = scale * ds k        ds = w * (d_o v^T - centre)
 //
 // dk and dv summed over the heads of q that share one of k and v, for heads of up to 128 elements.
 //
-// Block: 128 keys of one head at a time, 64 of them for each multiplying warpgroup; with them it goes along the queries
-// that see any of them (attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it
-// forms gradients of the scores, dv does; and while it passes dq on, the scores of the next queries do. Own keys and
-// values are operands in registers where heads are small enough for these.
-// attention_backward_sums.cu rounds the sums of dq.
+// Block: 128 keys of one head at a time, 64 for each multiplying warpgroup. It walks over the queries that attend to
+// some of them (attention_backward_wgmma.cuh). Products overlap with arithmetic: v d_o^T runs while a warpgroup
+// computes weights, dv while it computes gradients of the scores, and the next scores while it passes on dq. Keys and
+// values of small heads are operands in registers. attention_backward_sums.cu rounds the sums of dq.
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.
 // Launch: 3 warpgroups; any number of blocks.

@@ -1,21 +1,20 @@
-// Parts of the kernels of attention's gradients on wgmma: the loading and the adding warps of a block, and how its two
-// multiplying warpgroups get their work. A block takes tile after tile of TILE_KV keys and goes along the queries with
-// each; while the gradients of one are stored and its last sums passed on, the first queries of the next one come.
+// Parts of the kernels of attention's gradients on wgmma: the roles of a block's warps (one loads, two add sums of dq,
+// two warpgroups multiply). A persistent block takes one tile of TILE_KV keys after the other and walks over the
+// queries with each. While the gradients of one tile are stored, the first queries of the next one are copied.
 //
-// Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
-// registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
-// warpgroup has parts of the results (tile_sums.cuh).
-// Queries and gradients of the output come through rings of stages, the last queries of a head first, head after head.
-// Sums of dq over the blocks of a head are formed in memory, tile by tile. The block with the first keys that a tile
-// sees stores, the others add: IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
-// turns, blocks with the same keys of `heads_at_once` heads start together. Two warps add in turns: until the sums of
-// one tile are seen by others, those of the next are on their way.
-// With IS_SPLIT several blocks have the same keys, of all tiles or only of the last ones, and share the way; each leaves
-// its sums of dk and dv in memory, which attention_backward_sums.cu adds in a fixed order.
-// Shared memory: KEY_STAGES times TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms;
-// OUTPUT_STAGES times TILE_Q rows of d_o; TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums
-// of a tile are passed on; WEIGHT_BYTES; and, behind the last terms if there is room up to the next stage, the barriers,
-// the tickets, for fp8 a word for each multiplying warp.
+// Scores are computed transposed, with keys along the rows. Rounded to 16 bits, their accumulators are operands in
+// registers for dv += w^T d_o and dk += ds^T q. For dq = ds k, ds goes through shared memory, and each warpgroup
+// computes a part of dq (tile_sums.cuh). Queries and gradients of the output come through rings of stages, the last
+// queries of a head first, head after head. dq is summed over the blocks of a head in global memory. For each tile of
+// queries, the block with the first keys stores its sum and the others add theirs: with IN_ORDER in the order of their
+// keys, otherwise in any order. `heads_at_once` heads are interleaved, so that blocks seldom wait for their turn. Two
+// warps add alternate tiles: while one waits until its sums are visible, the other one's are in flight. With IS_SPLIT
+// several blocks take the same tile of keys, for all tiles or only the last ones, and divide its queries. Each leaves
+// its sums of dk and dv in the workspace, and attention_backward_sums.cu adds them in a fixed order. Shared memory:
+// KEY_STAGES times TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times
+// TILE_Q rows of d_o; TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES pieces of dq of a tile; WEIGHT_BYTES.
+// The barriers, the tickets and, in fp8, a word for each multiplying warp follow; they lie after the last stage's terms
+// if the stage's padding has room for them.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) KEY_STAGES STAGES OUTPUT_STAGES
 // SUM_PIECES WEIGHT_BYTES IN_ORDER IS_SPLIT PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and
 // GRADIENT_TYPE: the types of weights and gradients of scores as operands.

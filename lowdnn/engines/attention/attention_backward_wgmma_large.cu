@@ -1,8 +1,8 @@
 // attention_backward_wgmma_large: the gradients of attention_backward_wgmma.cu for heads of up to 256 elements.
 //
-// Block: 64 keys of one head at a time. One multiplying warpgroup has dv and the other one dk, whose accumulators take
-// half of the registers: the former forms weights and hands them on through shared memory, the latter the gradients of
-// scores. Both have parts of dq, which go to the adding warps in two passes.
+// Block: 64 keys of one head at a time. One multiplying warpgroup accumulates dv and the other one dk; these
+// accumulators take half of the registers. The first computes weights and passes them through shared memory to the
+// second, which computes gradients of scores. Each computes a part of dq, which goes to the adding warps in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
 // Launch: 3 warpgroups; any number of blocks.
 // Macros: as in attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, SUM_PIECES = 4, WEIGHT_BYTES of fp32 weights.

@@ -1,5 +1,5 @@
-// attention_backward_widen: operands of attention's gradients in fp8 as fp16, which holds each of their values; and
-// zeros, from which the kernels after this one go on with the largest magnitudes.
+// attention_backward_widen: converts the fp8 operands of attention's gradients to fp16, exactly, and sets the largest
+// magnitudes to 0; the kernels after this one raise them with atomic maxima.
 //
 // Thread: 8 elements of a row; blockIdx.y: the operand.
 // Memory: rows at multiples of 8 elements, and results packed (batch, head, row, element).

@@ -1,20 +1,20 @@
-// The parameters that kernels of attention forward share, whichever instruction multiplies, and how scores and outputs
-// lie in registers. Headers beside this one have the stages: attention_forward_place.cuh (the keys that a block's
-// queries see), attention_forward_scores.cuh, attention_forward_softmax.cuh (online, over tiles of keys),
+// The parameters of all kernels of attention forward, with mma.sync or wgmma, and the layout of scores and outputs in
+// registers. Other headers have the stages: attention_forward_place.cuh (the keys that a block's queries attend to),
+// attention_forward_scores.cuh, attention_forward_softmax.cuh (online, over tiles of keys),
 // attention_forward_weights.cuh and attention_forward_store.cuh (statistics and outputs).
 //
-// Warps have WARP_Q rows each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and wgmma
-// have them. This thread's columns are 2 * (lane % 4) and the next: elements 0 and 1 are of row lane / 4, 2 and 3 of
-// the row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the
-// rows of a query follow each other.
-// Scores are what Scores makes of the products of queries and keys, times score_scale(), for the keys that a query
-// sees.
-// Macros: TYPE (f16, bf16, e4m3, e5m2) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE,
-// HAS_LENGTHS (of keys); QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES, HAS_WEIGHTS: whether there are these
-// functors; HAS_BLOCKS (a mask of tiles) HAS_SINK, CUTS_SINK (queries behind their length have none); STATS MAX
+// A warp has WARP_Q rows, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and wgmma
+// define them. A thread holds columns 2 * (lane % 4) and the next one of each block: elements 0 and 1 in row lane / 4,
+// elements 2 and 3 in row lane / 4 + 8. A row is one query of one head. PACK neighbouring heads of q that share a head
+// of k and v are packed into one tile (packed GQA): row = query * PACK + head in the pack. score = score_scale() *
+// Scores(q k^T), for the keys that a query attends to.
+// Macros: TYPE (f16, bf16, e4m3, e5m2) TILE_Q (rows of a block) TILE_KV (keys of a tile) WARP_Q (rows of a warp) PACK
+// HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys); QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES, HAS_WEIGHTS: whether
+// the functors Scores and Weights exist; HAS_BLOCKS (BlockMask) HAS_SINK, CUTS_SINK (queries past their length have no
+// sink); STATS MAX
 // SUM_EXP: the statistics that are stored; STORES_PACKED: whether some outputs are ragged tensors; IS_FP8: whether
 // numbers scale scores and outputs, SCORE_FACTORS and VALUE_FACTORS of which lie in memory; AMAX_S, AMAX_O: whether
-// the largest magnitudes of the softmax and of what Output is of are stored.
+// the largest magnitudes of the softmax and of Output's input are stored.
 
 #pragma once
 
@@ -29,7 +29,7 @@ constexpr int PARTS = WARP_Q / 16, SCORE_BLOCKS = TILE_KV / 8, OUTPUT_BLOCKS = H
 typedef f32 ScoreTile[PARTS][SCORE_BLOCKS][4];
 typedef f32 OutputTile[PARTS][OUTPUT_BLOCKS][4];
 
-// Names of what a kernel may be without, and the arguments of each.
+// Optional parts of a kernel, each with the type of its arguments.
 struct Scores;
 struct Weights;
 struct KeyLengths { typedef Lengths<LENGTH_TYPE> Args; };
@@ -73,15 +73,15 @@ struct ForwardParts : ScoreScale,
                       ArgsOf<Weights, HAS_WEIGHTS>,
                       ArgsOf<Output> {};
 
-// The parameters beside the operands. The numbers are members, not one more base, which costs registers: 162 instead of
-// 154 in a kernel with Scores and Weights.
+// The parameters except the operands. The scalars are members and not a base class of their own, which costs registers:
+// 162 instead of 154 in a kernel with Scores and Weights.
 struct Forward {
   Divider tiles, packs;  // tiles of rows of PACK heads; groups of PACK heads in a batch
   i32 queries, keys, size_qk, size_v;
-  i32 left, right;  // query r sees the keys from r - left to r + right
+  i32 left, right;  // query r attends to the keys from r - left to r + right
   ForwardParts parts;
 
-  // The factor of products of queries and keys.
+  // The factor from Scores(q k^T) to scores.
   __device__ __forceinline__ f32 score_scale() const { return parts.ScoreFactors::times(parts.scale); }
 
   // The factor of the output.
@@ -91,7 +91,7 @@ struct Forward {
     return parts.ValueFactors::times(product);
   }
 
-  // How many queries of a batch anything is stored of: there may be more than exist.
+  // Number of queries of a batch for which an output or a statistic is stored; it may exceed the number that exist.
   __device__ __forceinline__ i32 stored_queries(i32 batch) const {
     if constexpr (STORES_PACKED) {
       const i32 outputs = args_of<OutputOffsets>(parts).rows(batch, queries);
@@ -101,7 +101,7 @@ struct Forward {
     return queries;
   }
 
-  // Whether the mask of tiles, if there is one, lets a query see a key.
+  // Whether the block mask, if the kernel has one, lets a query attend to a key.
   __device__ __forceinline__ bool sees(i64 batch, i64 head, i32 query, i32 key) const {
     if constexpr (HAS_BLOCKS) return args_of<Blocks>(parts).sees(batch, head, query, key);
     return true;

@@ -1,4 +1,5 @@
-// attention_forward_amax: zeros, from which attention_forward_wgmma.cu goes on with the largest magnitudes.
+// attention_forward_amax: sets the largest magnitudes to 0; attention_forward_wgmma.cu then raises them with atomic
+// maxima.
 //
 // Launch: a warp.
 // Macros: NUMBERS.

@@ -1,8 +1,9 @@
-// attention_forward_combine: o of each query from what attention_forward_decode has found of parts of its keys.
+// attention_forward_combine: combines the partial results of attention_forward_decode for the parts of the keys into o
+// of each query.
 //
-// Block: one row. Each warp joins every WARPS-th part, then the first warp what the others have; lanes have two
-// neighbouring columns each, every 64. The order is always the same.
-// Shared memory: of each warp the largest score, the sum and the outputs.
+// Block: one row. Each warp combines every WARPS-th part; then the first warp combines the warps' results. A lane has
+// two neighbouring columns in each 64. The order is fixed. Shared memory: for each warp the largest score, the sum and
+// the outputs.
 // Launch: WARPS warps in a block, a block for each row.
 // Macros: as in attention_forward.cuh, and WARPS; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 
@@ -20,12 +21,12 @@ struct Params {
   Forward forward;
 };
 
-// The parts joined so far, in this lane's columns.
+// The combination of the parts so far, in this lane's columns.
 struct Joined {
   f32 largest = -INFINITE, sum = 0;
   float2 o[PAIRS] = {};
 
-  // pair(i) is the i-th of the lane's pairs of columns; unit: as join has it.
+  // pair(i): the lane's i-th pair of columns. unit: as in `join`.
   template <class Pair> __device__ __forceinline__ void add(f32 unit, const float2& extreme, const Pair& pair) {
     f32 kept, added;
     join(unit, largest, sum, extreme.x, extreme.y, kept, added);

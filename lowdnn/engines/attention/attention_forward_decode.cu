@@ -1,23 +1,24 @@
-// attention_forward_decode: o = output(weights(softmax(scores(q k^T))) v) for few queries and many keys, on mma.sync,
-// as fast as k and v are read.
+// attention_forward_decode: o = output(weights(softmax(scores(q k^T))) v) for few queries and many keys, on mma.sync;
+// its time is that of reading k and v once.
 //
-// Block: TILE_Q rows, the queries of PACK heads that share keys, and one of gridDim.y parts of the keys that they see.
-// Each of its WARPS warps takes every WARPS-th tile of TILE_KV of those for itself, with all of the rows, so that the
-// block reads one stretch of memory at a time; it brings them through rings of its own: no warp waits for another
-// before the end. Then the warps join what all have found. Where the keys are in parts (IS_SPLIT), the blocks that have
-// those of a tile of rows are a cluster (IN_CLUSTER) and join that, too, or leave it in the workspace for
+// Block: TILE_Q rows, the queries of PACK heads that share keys, and one of gridDim.y parts of the keys that they
+// attend to. Each of its WARPS warps multiplies every WARPS-th tile of TILE_KV keys with all of the rows, so that the
+// block reads a contiguous range of memory at a time. A warp copies its tiles through a ring of its own and waits for
+// no other warp before the end, when the warps combine their results. Where the keys are in parts (IS_SPLIT), the
+// blocks of one tile of rows combine theirs as a cluster (IN_CLUSTER), or leave them in the workspace for
 // attention_forward_combine.
-// Rings: a tile of k and one of v are asked for as soon as those in their places have been multiplied, so that a warp
-// that waits has all of its shared memory but those on the way.
+// Rings: the copy of a tile of k or v starts as soon as the tile in its stage has been multiplied, so that all other
+// stages are in flight while a warp waits for one.
 // Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
 // heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
-// Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v and, of pages, 128
-// bytes of notes; at the end the accumulators of all warps, and once more the extremes of a lane's rows.
+// Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v and, with large
+// pages, 128 bytes for entries of the page table; at the end the accumulators of all warps, and once more the extremes
+// of a lane's rows.
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys); IN_CLUSTER: clusters (1, parts of the
 // keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
 // BLOCKS_PER_SM, IS_SPLIT, IN_CLUSTER; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh); FILLS_DEVICE:
-// whether blocks of the next one find no room before those of this one end.
+// whether this launch occupies the device, so that blocks of the next launch start only as its blocks end.
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "attention_forward.cuh"
@@ -33,13 +34,14 @@
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
 typedef HeadRows<T, TILE_KV, HEAD_V> Values;
-// Queries as the multiplications take them: a warp holds as many as there are registers for.
+// The operand of queries: in registers where they fit, otherwise in shared memory.
 typedef Either<TILE_Q * HEAD_QK <= 16 * 128, HeldRows<PARTS, HEAD_QK>, Queries>::Type QueryOperand;
 
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-// A tile of keys and one of values of a warp, and notes of where those are that come in their places next: who would
-// read a table of pages only then would wait for all copies that were asked for before.
+// A stage of a warp's ring: a tile of keys, a tile of values and notes, the page-table entries of the tiles that this
+// stage gets next. They are fetched ahead because a load of the table at that time would wait behind all copies in
+// flight.
 struct Stage {
   static constexpr bool HAS_NOTES = K_PLACE == IN_LARGE_PAGES || V_PLACE == IN_LARGE_PAGES;
   static constexpr u32 NOTES = Keys::BYTES + Values::BYTES, BYTES = NOTES + (HAS_NOTES ? 128 : 0);
@@ -62,7 +64,7 @@ struct Params : Operands, PartialsOf<IS_SPLIT && !IN_CLUSTER> {
   Forward forward;
 };
 
-// The tiles of keys of this block, of those that the rows of `place` see.
+// The block's range of the tiles of keys that the rows of `place` attend to.
 struct Share {
   i32 begin, end;
 
@@ -75,7 +77,7 @@ struct Share {
   }
 };
 
-// The rows of a block: of a query, those of PACK heads follow each other.
+// The rows of a block: row = query * PACK + head in the pack.
 struct PackRows {
   const QueryHeads& q;
   const Place& place;
@@ -88,10 +90,10 @@ struct PackRows {
   __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
 };
 
-// Outputs of a thread's rows in two blocks of columns, which a warp joins at a time.
+// Outputs of a thread's rows in two blocks of columns; warps' results are combined two blocks at a time.
 typedef f32 OutputPair[PARTS][2][4];
 
-// The accumulators of a lane in shared memory: extremes of its rows, and outputs.
+// One lane's partial results in shared memory: the largest score and the sum of each of its rows, and the outputs.
 struct Found {
   static constexpr int EXTREMES = PARTS * 4, VALUES = EXTREMES + PARTS * OUTPUT_BLOCKS * 4;
 
@@ -113,7 +115,7 @@ struct Found {
       }
   }
 
-  // Blocks from `first` on.
+  // Stores the blocks of columns from `first` on.
   template <int BLOCKS> __device__ __forceinline__ void store(const f32 (&o)[PARTS][BLOCKS][4], int first) const {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
@@ -123,7 +125,8 @@ struct Found {
         for (int i = 0; i < 4; ++i) output(part, first + block, i) = o[part][block][i];
   }
 
-  // load: reads a number at its place here, of this block or of another one.
+  // Combines these results into `softmax` and `o`. load(x): reads x in this block's shared memory or at the same
+  // address of another block of the cluster.
   template <class Load>
   __device__ __forceinline__ void join_to(RunningSoftmax& softmax, OutputPair& o, int first, const Load& load) const {
 #pragma unroll
@@ -147,8 +150,9 @@ struct Found {
   static __device__ __forceinline__ f32& at(f32* first, int index) { return first[index * WARP_SIZE]; }
 };
 
-// Where warps leave what they have found, and the block of a cluster what it joins of that: outputs where the first
-// warp's were; extremes behind all of them, as others read the first warp's meanwhile.
+// The area of shared memory through which results are combined: those of each warp and, in a cluster, those of the
+// block. The block's outputs replace the first warp's. Its extremes lie after all others, since warps still read the
+// first warp's.
 struct Meeting {
   f32* first;  // this lane's
 
@@ -164,8 +168,8 @@ struct Meeting {
   }
 };
 
-// Stores the block's results for its part of the keys: two blocks of columns from `first` on, with the first ones the
-// extremes.  Params: the parameters of a kernel that has partials.
+// Stores the block's partial outputs for two blocks of columns from `first` on; with the first ones also the extremes.
+// Params: a template parameter, since only some kernels have partials.
 template <class Params>
 __device__ __forceinline__ void store_partial(const Params& p, const Place& place, const Rows& rows,
                                               const RunningSoftmax& softmax, const OutputPair& o, int first) {
@@ -189,7 +193,7 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
   }
 }
 
-// Two blocks of columns of the output from `first` on, with the first ones the statistics.
+// Stores two blocks of columns of the output from `first` on; with the first ones also the statistics.
 __device__ __forceinline__ void store_pair(const Forward& p, const Place& place, const Rows& rows,
                                            const RunningSoftmax& softmax, OutputPair& o, int first) {
   const Destination to(p, place.batch);
@@ -204,8 +208,8 @@ __device__ __forceinline__ void store_pair(const Forward& p, const Place& place,
   store_output(p, to, place, rows, o, first * 8);
 }
 
-// Joins what the warps of the block have found, in their order, and then what the blocks of a cluster have, in theirs:
-// each warp some columns.
+// Combines the results of the block's warps, in their order, and then those of the cluster's blocks, in theirs. Each
+// warp does some of the columns.
 __device__ __forceinline__ void join_found(const Params& params, const Place& place, const Rows& rows,
                                            const Meeting& meeting) {
   const Forward& p = params.forward;
@@ -239,13 +243,13 @@ __device__ __forceinline__ void join_found(const Params& params, const Place& pl
       }
       store_pair(p, place, rows, softmax, o, first);
     }
-    cluster_sync();  // others have read what is here
+    cluster_sync();  // the other blocks have read this block's results
   }
 }
 
-// Brings data to the L2 cache while the kernel before this one ends: the entries that say where the first keys are.
-// Where no block of this launch starts long before its turn, it also brings the first tile of each warp, as if all
-// sequences were the longest ones. More tiles would take the memory from the kernel before.
+// Prefetches into the L2 cache while the previous kernel ends: the batch's length and the page-table entries of the
+// first keys. With FILLS_DEVICE also the first tile of each warp, as if all sequences had the greatest length. More
+// tiles would take bandwidth from the previous kernel.
 __device__ __forceinline__ void ask_ahead(const Params& params) {
   const Forward& p = params.forward;
   const u32 packs_before = p.tiles.divide(blockIdx.x);
@@ -267,17 +271,17 @@ __device__ __forceinline__ void ask_ahead(const Params& params) {
   prefetch_rows<Values>(params.v, batch, place.head, row, p.keys - row);
 }
 
-// Lets the next launch in: before the first copy, or when a warp has asked for its last tile.
+// Allows the next launch to start: before the first copy, or with FILLS_DEVICE when a warp has started its last copy.
 __device__ __forceinline__ void allow_next(bool has_asked_for_all) {
   if (OVERLAPS_PREVIOUS && has_asked_for_all == FILLS_DEVICE) allow_next_kernel();
 }
 
-// Asks for the tiles of a warp's share, and before that, where keys and values lie in pages, notes where these are.
+// Starts the copies of a warp's tiles and, before those, of the page-table entries that they need.
 struct Copies {
   const Params& params;
   const Place& place;
   const Share& share;
-  u32 ring;  // shared address of the warp's stages
+  u32 ring;  // shared-memory address of the warp's stages
   i32 keys, values;  // rows of keys and of values that exist
 
   __device__ __forceinline__ Copies(const Params& params, const Place& place, const Share& share, u32 ring)
@@ -293,7 +297,8 @@ struct Copies {
     note_rows(params.v, place.batch, tile * TILE_KV, exists, stage.note_of_values());
   }
 
-  // The notes of the first tiles. The table goes as far as keys may: these need not wait for a length.
+  // Fetches the page-table entries of the first tiles. The table covers the greatest length, so this need not wait for
+  // the batch's length.
   __device__ __forceinline__ void note_first(i32 first_tile) const {
     for (int number = 0; number < STAGES; ++number) {
       const i32 tile = first_tile + number * WARPS;
@@ -342,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   q.copy_each<THREADS>(PackRows{params.q, place, p.queries}, existing_queries * PACK - place.block_row, p.size_qk);
 #pragma unroll
   for (int stage = 0; stage < STAGES; ++stage) copies.copy(first_tile + stage * WARPS, copies.stage(stage));
-  constexpr int LATER = STAGES - 1;  // copies that were asked for behind the one that is waited for
+  constexpr int LATER = STAGES - 1;  // later copies in flight while a tile is awaited
   cp_async_wait<LATER>();            // the queries came with the first keys
   __syncthreads();
   const QueryOperand queries(q);
@@ -364,14 +369,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       return weights_of<Weights>(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
     multiply_columns(weight, copies.stage(stage).values(), 0, o);
-    __syncwarp();  // the tiles are no longer read
+    __syncwarp();  // all lanes have read the tiles
     copies.copy(tile + STAGES * WARPS, copies.stage(stage));
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
   softmax.end();
 
   const Meeting meeting(memory + Queries::BYTES);
-  __syncthreads();  // the rings are no longer read
+  __syncthreads();  // all warps have read their rings
   const Found own = meeting.of_warp(warp);
   own.store_extremes(softmax);
   own.store(o, 0);

@@ -1,10 +1,10 @@
 // attention_forward_mma: o = output(weights(softmax(scores(q k^T))) v) on mma.sync, without the scores in memory.
 //
-// Block: TILE_Q queries of one head, warps with WARP_Q of them each; it goes along the keys, TILE_KV at a
-// time, and keeps for each query the largest score so far, the sum of exponentials relative to it, and the products
-// with v, which shrink when the largest grows. Keys outside of the band (left, right, length) are passed over; tiles
-// that lie within it have no mask. Queries that see no key give 0, and minus infinity as their log-sum-exp. Copies of v
-// run while scores are computed, those of the next keys while v is multiplied.
+// Block: TILE_Q queries of one head, warps with WARP_Q of them each; it walks over the keys, TILE_KV at a time, and
+// keeps for each query the largest score so far, the sum of exponentials relative to it, and the sum of exponentials
+// times v; both sums are rescaled when the largest score grows. Tiles of keys outside the band (left, right, length)
+// are skipped; tiles inside it are not masked. Queries that attend to no key have output 0 and log-sum-exp minus
+// infinity. Copies of v run while scores are computed, those of the next keys while v is multiplied.
 // Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
 // heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q, TILE_KV of k and of v.
@@ -69,13 +69,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
   for (i32 tile = place.begin; tile < place.end; tile = following) {
     following = place.next(p, tile + 1);
     cp_async_wait<0>();
-    __syncthreads();  // the keys are there; the values of the tile before are no longer read
+    __syncthreads();  // the keys have arrived; all warps have read the previous tile's values
     copy_values(tile);
     ScoreTile scores;
     multiply_rows(q, place.warp_row - place.block_row, k, scores);
     make_scores(p, place, rows, tile, scores);
     cp_async_wait<0>();
-    __syncthreads();  // the values are there; the keys are no longer read
+    __syncthreads();  // the values have arrived; all warps have read the keys
     if (following < place.end) copy_keys(following);
     f32 shrinking[PARTS][2];
     if (softmax.add(scores, shrinking)) scale_rows(o, shrinking);

@@ -5,7 +5,7 @@
 #include "attention.cuh"
 #include "include/ptx/prefetch.cuh"
 
-// How many keys or queries of each batch count.
+// The number of keys or queries of each batch that are used.
 template <class Length> struct Lengths {
   const Length* first;
   i64 stride;
@@ -16,7 +16,7 @@ template <class Length> struct Lengths {
   __device__ __forceinline__ void prefetch(i32 batch) const { prefetch_to_l2(first + batch * stride); }
 };
 
-// A bit for each 128 queries and 128 keys of a head: whether they see each other.
+// The block mask: a bit for each 128 queries and 128 keys of a head says whether these attend to those.
 struct BlockMask {
   static constexpr i32 SIDE = 128;
 
@@ -40,7 +40,8 @@ template <class Number> struct RowValues {
   }
 };
 
-// COUNT positive numbers in memory, which Factor names; no bytes where there are none.
+// COUNT positive scalars in device memory; `Factor` tells apart two such base classes of one struct. With COUNT 0 the
+// struct is empty.
 template <class Factor, int COUNT> struct Factors {
   const f32* factors[COUNT];
 

@@ -1,11 +1,11 @@
-// Which rows a warp has, and which tiles of keys they see.
+// The rows of a warp, and the tiles of keys that they attend to.
 // Macros: as in attention_forward.cuh.
 
 #pragma once
 
 #include "attention_forward.cuh"
 
-// How many queries and keys of a batch count.
+// The numbers of queries and keys of a batch that are used.
 struct Sequence {
   i32 queries, keys;
 
@@ -16,20 +16,20 @@ struct Sequence {
   }
 };
 
-// Where a warp's rows are, and the keys that any of the block's see.
+// Position of a warp's rows, and the tiles of keys that some row of the block attends to.
 struct Place {
-  i32 batch, head;  // the first of PACK heads
+  i32 batch, head;  // head: the first of the PACK heads of q
   i32 block_row, warp_row;
   Band band;
   i32 begin, end;  // tiles of keys
 
   Place() = default;
 
-  // The tiles of a head follow each other.
+  // Place of the block with index blockIdx.x = head * tiles of a head + tile.
   __device__ __forceinline__ explicit Place(const Forward& p)
       : Place(p, p.tiles.divide(blockIdx.x), blockIdx.x % p.tiles.divisor) {}
 
-  // tile: counted from the last one on, which has the most keys under a causal mask.
+  // tile: counted from the end of the head, since the last queries have the most keys under a causal mask.
   __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile)
       : Place(p, packs_before, tile, Sequence(p, i32(p.packs.divide(packs_before)))) {}
   __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile, const Sequence& sequence) {
@@ -44,15 +44,15 @@ struct Place {
     begin = next(p, begin);
   }
 
-  // The first tile from this one on of which any of the block's rows sees a key, at most the end: there is none beyond
-  // the last.
+  // Returns the first tile from `tile` on that some row of the block attends to; `end` if the block mask hides them
+  // all.
   __device__ __forceinline__ i32 next(const Forward& p, i32 tile) const {
     while (tile < end && !sees_any(p, tile)) ++tile;
     return tile;
   }
 
-  // From which tile on no key lies before the band of any of the block's queries, and from which on some lie behind it:
-  // between these, each query sees every key of the band.
+  // The range of tiles that need no mask: from whole_begin() no key lies before the band of any query, and before
+  // whole_end() none lies after it.
   __device__ __forceinline__ i32 whole_begin() const {
     return (band.keys_begin(first_query() + query_count() - 1) + TILE_KV - 1) / TILE_KV;
   }
@@ -65,7 +65,7 @@ struct Place {
   __device__ __forceinline__ i32 first_query() const { return block_row / PACK; }
   __device__ __forceinline__ i32 query_count() const { return (block_row + TILE_Q - 1) / PACK - first_query() + 1; }
 
-  // Whether the mask lets any of the block's rows see a key of the tile.
+  // Whether the block mask lets some row of the block attend to a key of the tile.
   __device__ __forceinline__ bool sees_any(const Forward& p, i32 tile) const {
     if (!HAS_BLOCKS) return true;
     static_assert(!HAS_BLOCKS || BlockMask::SIDE % TILE_KV == 0, "a tile of keys is a part of one of the mask's");
@@ -78,9 +78,9 @@ struct Place {
   }
 };
 
-// The rows of this thread, two of each part: four neighbouring lanes share one.
+// The rows of this thread, two in each part of 16; four neighbouring lanes share them.
 struct Rows {
-  i32 first;  // the warp's
+  i32 first;  // the warp's first row
 
   __device__ __forceinline__ i32 at(int part, int half) const {
     return first + part * 16 + half * 8 + threadIdx.x % WARP_SIZE / 4;

@@ -1,12 +1,11 @@
-// From products of queries and keys to scores: what Scores makes of them, and minus infinity for keys that a query does
-// not see.
+// From q k^T to scores: Scores(q k^T), and minus infinity for keys that a query does not attend to.
 // Macros: as in attention_forward.cuh.
 
 #pragma once
 
 #include "attention_forward_place.cuh"
 
-// scores = Functor(products of queries and keys). Its results for keys that do not exist do not count.
+// scores = Scores(q k^T). Its results for keys that do not exist are not used.
 template <class Functor>
 __device__ __forceinline__ void apply_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
                                              ScoreTile& scores) {
@@ -32,14 +31,14 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
   }
 }
 
-// The bits of columns before `end`, of 16 blocks of columns: bits 2 b and 2 b + 1 stand for columns 8 b and 8 b + 1. As
-// bits of a word they become predicates eight at a time.
+// Returns a mask of this thread's columns that are less than `end`, in 16 blocks: bits 2 b and 2 b + 1 stand for
+// columns 8 b and 8 b + 1. From one word, the compiler makes eight predicates with one instruction.
 __device__ __forceinline__ u32 bits_before(i32 end) {
   const i32 count = max((end >> 3) * 2 + min(end & 7, 2), 0);
   return __funnelshift_lc(~0u, 0, count);
 }
 
-// Makes scores of keys behind the band minus infinity, with HAS_LEFT also those of keys before it.
+// Sets scores of keys after the band to minus infinity, with HAS_LEFT also those of keys before it.
 template <bool HAS_LEFT>
 __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows, i32 tile, ScoreTile& scores) {
 #pragma unroll
@@ -64,8 +63,7 @@ __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows
   }
 }
 
-// Makes scores of keys that the mask of tiles hides from a query minus infinity. A tile of keys is a part of one of the
-// mask's.
+// Sets scores of keys that the block mask hides to minus infinity. A tile of keys lies inside one block of the mask.
 __device__ __forceinline__ void mask_blocks(const Forward& p, const Place& place, const Rows& rows, i32 tile,
                                             ScoreTile& scores) {
 #pragma unroll
@@ -85,8 +83,8 @@ __device__ __forceinline__ void mask_blocks(const Forward& p, const Place& place
   }
 }
 
-// From products of queries and keys to what the softmax is of, but for the scale.  IS_WHOLE: whether each query is
-// known to see every key of the band.
+// Replaces q k^T by scores before score_scale() is applied. IS_WHOLE: the tile lies inside the band of every query and
+// is not masked.
 template <bool IS_WHOLE = false>
 __device__ __forceinline__ void make_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
                                             ScoreTile& scores) {

@@ -7,8 +7,8 @@
 #include "attention_forward_place.cuh"
 
 // Merges the online softmax of one row over two sets of keys: the largest score and the sum of exponentials. `kept` and
-// `added` rescale what was computed relative to the largest score of the first and of the second set.  unit: the
-// exponent of two that a score of 1 adds, here and below.
+// `added` are set to the factors of outputs computed relative to the largest score of the first and of the second set.
+// unit: scale * log2(e), so that a weight is 2^(score * unit - ...).
 __device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other_largest, f32 other_sum, f32& kept,
                                      f32& added) {
   const f32 both = fmaxf(largest, other_largest);
@@ -18,8 +18,8 @@ __device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other
   sum = sum * kept + other_sum * added;
 }
 
-// The greatest score of each of the thread's rows so far, where the largest weight is asked for: a running softmax's
-// `largest` stays behind it within the slack.
+// The greatest score so far of each of the thread's rows, for kernels that store the largest weight.
+// RunningSoftmax::largest may be less by up to SLACK.
 template <bool IS_THERE> struct GreatestScores {
   f32 scores[PARTS][2];
 
@@ -37,13 +37,14 @@ template <> struct GreatestScores<false> {
 
 // The running softmax of the thread's rows.
 struct RunningSoftmax {
-  // Exponents by which scores may exceed what they are relative to, before that moves. Statistics of the largest one
-  // have it at once, fp8 needs its exponents for small weights: the largest is up to 2^8.
+  // Exponents of two by which a score may exceed `largest` before `largest` is raised and the sums are rescaled.
+  // Kernels that store the largest score allow 0. In fp8 weights reach 2^8, to use the type's exponents for small ones,
+  // so the slack is small.
   static constexpr f32 SLACK = MAX || SUM_EXP ? 0 : IS_FP8 ? 2 : 8;
   static constexpr f32 ONE_EXPONENT = IS_FP8 ? 8 - SLACK : 0, ONE = 1 << int(ONE_EXPONENT);
 
   f32 unit;
-  f32 largest[PARTS][2], sum[PARTS][2];  // ``sum`` holds this thread's part
+  f32 largest[PARTS][2], sum[PARTS][2];  // sum: over this thread's columns only, until `end`
   GreatestScores<AMAX_S> greatest;
 
   __device__ __forceinline__ explicit RunningSoftmax(f32 scale) : unit(scale * LOG2_E) {
@@ -57,7 +58,8 @@ struct RunningSoftmax {
       }
   }
 
-  // Adds the sink as if it were the score of one more key: before the first scores, by one of those that are joined.
+  // Adds the sink as the score of one more key, before the first scores. If several softmaxes are merged, only one of
+  // them adds it.
   __device__ __forceinline__ void add_sink(const Forward& p, const Place& place, const Rows& rows) {
     if constexpr (HAS_SINK) {
 #pragma unroll
@@ -74,8 +76,8 @@ struct RunningSoftmax {
     }
   }
 
-  // Turns scores into exponentials relative to the largest one, within the slack. `shrinking` is the rescale factor of
-  // values relative to the one before; returns whether that changes anything for the warp.
+  // Replaces scores by exponentials relative to `largest`, which it raises if scores exceed it by more than the slack.
+  // Sets `shrinking` to the factors of outputs computed so far; returns whether one of the warp's is not 1.
   __device__ __forceinline__ bool add(ScoreTile& scores, f32 (&shrinking)[PARTS][2]) {
     bool moves = false;
 #pragma unroll
@@ -92,7 +94,7 @@ struct RunningSoftmax {
         const f32 before = largest[part][half];
         const bool exceeds = (here - before) * unit > SLACK;
         const f32 after = exceeds ? here : before;
-        // A query that has seen no key yet may have any base.
+        // With all scores minus infinity any base will do, except minus infinity, which would give NaN.
         const f32 base = after == -INFINITE ? 0 : after * unit - ONE_EXPONENT;
         shrinking[part][half] = exceeds ? power_of_two((before - after) * unit) : 1;
         largest[part][half] = after;
@@ -121,7 +123,7 @@ struct RunningSoftmax {
       for (int half = 0; half < 2; ++half) sum[part][half] = sum_of_row(sum[part][half]) * (1 / ONE);
   }
 
-  // The largest weight of a row, behind `end`.
+  // Returns the largest weight of a row; call it after `end`.
   __device__ __forceinline__ f32 largest_weight(int part, int half) const {
     if (sum[part][half] == 0) return 0;
     return power_of_two((greatest.at(part, half) - largest[part][half]) * unit) / sum[part][half];

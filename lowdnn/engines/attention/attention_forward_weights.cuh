@@ -5,7 +5,7 @@
 
 #include "attention_forward_place.cuh"
 
-// Two neighbouring weights as one word, behind Functor where the kernel has it.
+// Returns two neighbouring weights as one word of an operand, after the functor Weights if the kernel has one.
 template <class Functor>
 __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, const Rows& rows, i32 tile, int part,
                                           int half, int block, const f32* pair) {

@@ -1,22 +1,20 @@
 // attention_forward_wgmma: o = output(weights(softmax(scores(q k^T))) v) with TMA and wgmma, for sm_90a, without the
 // scores in memory.
 //
-// Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
-// multiply, the last warpgroup's warps load, a thread of each. Scores, softmax and outputs are those of the headers of
-// attention forward; keys outside of the band are passed over.
-// Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
-// keys and values through rings of STAGES. A ring's producer waits until a stage is empty and starts its copies, which
-// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. In each step
-// a warpgroup issues q k^T of tile i + 1, which may belong to the next queries, and weights v of tile i together. It
-// computes the softmax of tile i + 1 while the latter runs, in fp8 after it. Weights go from the accumulators of scores
-// to the registers of an operand.
-// With TAKES_TURNS warpgroups alternate: the products of one run beside the softmax of another. In fp8 the
-// last warpgroup's first warp loads all, and its others transpose values from one ring into another.
+// Block: persistent and warp-specialised; it takes one tile of TILE_Q queries of one head after the other. The consumer
+// warpgroups multiply 64 queries each; in the last warpgroup, one thread of each warp loads. Scores, softmax and
+// outputs are those of the headers of attention forward; tiles of keys outside the band are skipped. Tiles of queries
+// go through a ring of QUERY_STAGES stages, in the order of attention_order.cuh; tiles of TILE_KV keys and values go
+// through rings of STAGES stages. A ring's producer waits until a stage is empty and starts its copies, which arrive at
+// its `full` barrier; consumers arrive at `empty` when they have read it. In each step a warpgroup issues two products
+// together: q k^T of tile i + 1, which may belong to the next queries, and weights times v of tile i. It computes the
+// softmax of tile i + 1 while the second one runs, in fp8 after it. Weights are an operand in registers. With
+// TAKES_TURNS the warpgroups alternate (ping-pong): one computes its softmax while another's products run. In fp8 the
+// last warpgroup's first warp loads all tiles, and its other warps transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
-// tiles. Rows behind the end of a packed sequence arrive as zeros; where values are not packed, consumers zero the rows
-// behind the length.
-// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
-// those transposed too, the barriers and numbers of rows, of packed sequences their order.
+// tiles. Rows after the end of a packed sequence arrive as zeros; where values are not packed, consumers zero the rows
+// after the length. Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as
+// many of v, in fp8 as many of transposed v; barriers, numbers of rows; with packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks, as a dependent launch (dependent_launch.cuh).
 // Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, TAKES_TURNS,
 // QUERY_STAGES, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
@@ -41,7 +39,7 @@ typedef SwizzledRows<TILE_KV, HEAD_QK, sizeof(T)> Keys;
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
 constexpr u32 CLEARING_BARRIER = 1;
-constexpr u32 TURN_BARRIER = 2;  // the first of one for each warpgroup
+constexpr u32 TURN_BARRIER = 2;  // barrier TURN_BARRIER + i is that of warpgroup i
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 
 struct Params {
@@ -52,13 +50,14 @@ struct Params {
   Forward forward;
 };
 
-// Whether numbers of queries and keys are not those of all batches.
+// Whether batches may have different numbers of queries or keys.
 constexpr bool HAS_SEQUENCES = STORES_PACKED || HAS_LENGTHS || HAS_QUERY_LENGTHS;
-// Whether consumers must zero values behind a sequence, which arrive as they are: a weight of 0 times NaN is NaN.
+// Whether consumers must zero values after the end of a sequence: copies bring what lies there, and a weight of 0 times
+// NaN is NaN.
 constexpr bool CUTS_VALUES = HAS_LENGTHS && V_PLACE != PACKED;
 
-// `threads` threads, this one the `thread`-th, which meet: makes the rows from `existing` on zeros. No consumer
-// has a turn meanwhile.
+// Zeroes the rows from `existing` on. All of `threads` threads call it, `thread` is the caller's index, and it ends
+// with a barrier of these.
 template <class Rows_>
 __device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing, u32 thread = threadIdx.x,
                                            u32 threads = CONSUMER_THREADS) {
@@ -67,7 +66,7 @@ __device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing, u32 
   named_barrier(CLEARING_BARRIER, threads);
 }
 
-// Queries in shared memory, and whose they are.
+// A tile of queries in shared memory, and the Work (head and tile) that it belongs to.
 struct QueryTile {
   static constexpr int BYTES = Queries::BYTES + 1024;
 
@@ -112,14 +111,14 @@ struct LoadedRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
 
   __device__ __forceinline__ void place_barriers(u32 address) { full = address; }
 
-  // The producer calls it.  end: the end of the rows that exist.
+  // Loads the rows from `row` on; the producer calls it. end: the end of the rows that exist.
   template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
     wait_empty();
     if constexpr (CUTS_VALUES) store_shared_32(existing(), max(end - row, 0));
     fill(from, row);
   }
 
-  // Zeroes rows behind the length; all consumers call it before any of them reads the next tile.
+  // Zeroes the next tile's rows after the length. All consumers call it before any of them reads the tile.
   __device__ __forceinline__ void clear() const {
     if constexpr (CUTS_VALUES) {
       const Values rows = wait();
@@ -131,8 +130,8 @@ struct LoadedRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
   __device__ __forceinline__ u32 existing() const { return full + Tiles::BARRIER_BYTES + at.stage() * 8; }
 };
 
-// The ring of tiles of values that TRANSPOSERS warps have transposed, and the one from which they take them; they zero
-// rows behind the length.
+// Two rings of tiles of values: `loaded`, as copies bring them, and this one, into which TRANSPOSERS warps transpose
+// them. These warps also zero rows after the length.
 struct TransposedRing : TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> {
   typedef TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> Tiles;
   typedef TileRing<LoadedValues, STAGES, TRANSPOSERS> Loaded;
@@ -181,7 +180,7 @@ struct Memory {
   __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
 };
 
-// f(work, place) of each of them, one after the other.
+// Calls f(work, place) for each tile of queries that the block takes.
 template <class F>
 __device__ __forceinline__ void for_each_tile_of_queries(const Params& p, const Memory& memory, const F& f) {
   const auto& order = order_of(p.forward, p.order, memory.end());
@@ -192,7 +191,8 @@ __device__ __forceinline__ void for_each_tile_of_queries(const Params& p, const 
   }
 }
 
-// One thread: all copies of the block to these rings; behind the queries, how many tiles of them saw no key.
+// Issues all of the block's copies to the chosen rings, in one thread. After the last tile of queries it passes an end
+// mark: the number of tiles of queries that attend to no key, with a tile index past the end.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory, bool loads_queries, bool loads_keys,
                                         bool loads_values) {
   u32 passed_over = 0;
@@ -219,7 +219,8 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory, bool lo
   if (loads_queries) memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
 }
 
-// TRANSPOSERS warps transpose all values of the block.  Memory_: Memory, whose ring of values has another one then.
+// Transposes all tiles of values of the block, with TRANSPOSERS warps. Memory_: Memory, whose ring of values is a
+// TransposedRing.
 template <class Memory_> __device__ __forceinline__ void transpose_all(const Params& p, Memory_& memory) {
   constexpr u32 BESIDE = TRANSPOSERS * WARP_SIZE;
   const u32 thread = threadIdx.x - (THREADS - BESIDE);
@@ -235,7 +236,8 @@ template <class Memory_> __device__ __forceinline__ void transpose_all(const Par
   });
 }
 
-// The warps beside the consumers. Each ring has a producer of its own: none waits for the room of another.
+// Runs the last warpgroup's warps. Each ring has its own producer warp, so that none waits for a free stage of another
+// ring.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory, u32 warp) {
   if constexpr (IS_FP8) {
     if (warp > 0) transpose_all(p, memory);
@@ -245,8 +247,7 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory, u32 war
   }
 }
 
-// A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
-// `end` of each.
+// A consumer warpgroup. Its multiplications are asynchronous: each runs from its `start_` to its `end_`.
 struct Consumer {
   const Params& params;
   const Forward& p;
@@ -272,14 +273,14 @@ struct Consumer {
   }
 
  private:
-  // Queries whose outputs are to be stored, multiplied by `shares`.
+  // Queries whose keys are finished; `shares` are the factors of their outputs.
   struct EndedRows {
     Place place;
     Destination to;
     f32 shares[PARTS][2];
   };
 
-  // The queries that see a key, one tile of them after the other.
+  // Computes all tiles of queries that attend to some key.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
     start_keys();
@@ -287,7 +288,7 @@ struct Consumer {
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
     release_queries(place.begin);
-    add_scores(place.begin, shrinking);  // nothing is there to shrink yet
+    add_scores(place.begin, shrinking);  // no outputs have been computed yet
     make_weights(p, place, rows(), place.begin, scores, weights);
 #pragma unroll 1
     for (;;) {
@@ -311,8 +312,8 @@ struct Consumer {
     if (warpgroup == 0) await_turn();
   }
 
-  // The tiles of keys from this one on. Tiles without a mask have a loop of their own: one that also has a mask's
-  // instructions leaves the compiler fewer others to overlap.
+  // Adds the tiles of keys from `tile` on. Tiles without a mask have their own loop: with a mask's instructions in it,
+  // the compiler overlaps less.
   __device__ __forceinline__ void add_tiles(i32 tile, f32 (&shrinking)[PARTS][2]) {
     const i32 whole_begin = place.whole_begin(), whole_end = place.whole_end();
 #pragma unroll 1
@@ -338,7 +339,7 @@ struct Consumer {
     make_weights(p, place, rows(), tile, scores, weights);
   }
 
-  // The others have outputs, too.
+  // Stores the outputs of the tiles of queries that attend to no key.
   __device__ __forceinline__ void store_passed_over() {
     for_each_tile_of_queries(params, memory, [&](const Work&, const Place& other) {
       if (other.begin < other.end) return;
@@ -354,14 +355,14 @@ struct Consumer {
     if constexpr (TAKES_TURNS) named_barrier_arrive(TURN_BARRIER + (warpgroup + 1) % CONSUMERS, 2 * WARPGROUP_SIZE);
   }
 
-  // Whether there are queries still; waits for them.
+  // Waits for the next tile of queries; returns whether one has come.
   __device__ __forceinline__ bool has_queries() const {
     return memory.queries.wait().work().tile < p.tiles.divisor;
   }
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
-  // From here on those that are multiplied next.
+  // Begins the next tile of queries.
   __device__ __forceinline__ void begin_rows() { begin_rows(memory.queries.wait().place(p)); }
   __device__ __forceinline__ void begin_rows(const Place& next) {
     place = next;
@@ -375,7 +376,7 @@ struct Consumer {
     return ended;
   }
 
-  // The next ones' outputs begin behind it.
+  // Stores the outputs; the next tile's outputs may be accumulated afterwards.
   __device__ __forceinline__ void store(const EndedRows& ended) {
     scale_rows(o, ended.shares);
     store_output(p, ended.to, ended.place, {ended.place.warp_row}, o);
@@ -386,7 +387,7 @@ struct Consumer {
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  // Scores of the next tile of keys, until `end_keys`, and o += weights v, until `end_values`.
+  // Starts scores = q k^T of the next tile of keys, which end_keys awaits, and o += weights v, which end_values awaits.
   __device__ __forceinline__ void start_next() {
     memory.values.clear();
     await_turn();
@@ -395,7 +396,7 @@ struct Consumer {
     pass_turn();
   }
 
-  // scores = q k^T of the next tile of keys.
+  // Starts scores = q k^T of the next tile of keys.
   __device__ __forceinline__ void start_keys() {
     const Keys keys = {uniform(memory.keys.wait().address)};
     const Queries queries = {uniform(memory.queries.rows().address)};
@@ -412,12 +413,12 @@ struct Consumer {
     hold_all(scores);
     memory.keys.release();
   }
-  // When they have been multiplied by their last tile of keys.
+  // Releases the queries' stage when `tile` is their last tile of keys.
   __device__ __forceinline__ void release_queries(i32 tile) {
     if (tile + 1 == place.end) memory.queries.release();
   }
 
-  // o += weights v of the next tile of values.
+  // Starts o += weights v of the next tile of values.
   __device__ __forceinline__ void start_values() {
     const Values values = {uniform(memory.values.wait().address)};
     wgmma_fence();
@@ -426,14 +427,14 @@ struct Consumer {
   }
   __device__ __forceinline__ void end_values() {
     if constexpr (!IS_FP8) {
-      // A wait that is over at once: behind its branch the next one stays where it is, otherwise the assembler moves
-      // that before the softmax. In fp8, where the earlier wait was the faster one on an H200, it may.
+      // This wait ends at once. Its branch keeps the assembler from moving the next wait before the softmax. In fp8 it
+      // may move it, since that was faster on an H200.
       hold_all(scores);
       memory.values.wait();
     }
     wgmma_wait<0>();
     hold_all(o);
-    hold_all(scores);  // the weights are not overwritten earlier
+    hold_all(scores);  // keeps the compiler from overwriting the weights earlier
     memory.values.release();
   }
 

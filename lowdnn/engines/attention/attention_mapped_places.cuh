@@ -1,7 +1,7 @@
-// Rows of heads as tensor maps describe them in each of the places where they may lie.
+// Rows of heads in each of the layouts that q, k and v may have, read through tensor maps.
 //
-// Each kind tells how many rows of a batch exist, of as many as there may be, and where a head's rows are. The first
-// `existing` of them are read; those behind them are zeros where they are packed, otherwise they may be anything.
+// Each layout has existing_rows(batch, most), the number of existing rows, and at(batch, head, existing), the head's
+// rows. Rows after the first `existing` arrive as zeros if the layout is PACKED; otherwise they may be anything.
 // Macros: Q_PLACE, K_PLACE, V_PLACE; K_BOX, V_BOX: rows of a copy from pages, of which pages and tiles are multiples.
 
 #pragma once
@@ -10,10 +10,10 @@
 #include "attention_wgmma.cuh"
 #include "ragged.cuh"
 
-// By a map of (elements, rows, heads, batches).
+// Rows with strides, through a map of (elements, rows, heads, batches).
 struct MappedHeads {
   TensorMap map;
-  i32 sharing, batches;  // heads of q that share one of these; 1 where all batches share one
+  i32 sharing, batches;  // heads of q for each head; batches of the map, 1 where all share one
 
   __device__ __forceinline__ i32 existing_rows(i32 batch, i32 most) const { return most; }
   __device__ __forceinline__ MappedHead at(i32 batch, i32 head, i32 existing) const {
@@ -32,9 +32,9 @@ struct PackedMappedHead {
 
   const TensorMap& map;
   i32 head;
-  i32 length, end;  // in rows, of this sequence and of all that are packed up to it
+  i32 length, end;  // rows of this sequence, and of all sequences up to its end
 
-  // Copies as MappedHead does.
+  // Starts the copies of rows, as MappedHead does.
   template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
 #pragma unroll
     for (int box = 0; box < Rows_::BOXES; ++box) {
@@ -63,9 +63,10 @@ template <int BOX> struct PagedHead {
   i32 head;
   const i32* table;
   i32 stride, shift;
-  i32 last;  // row that exists
+  i32 last;  // the last row that exists
 
-  // Copies as MappedHead does. Behind the last row its page is read again: the table may have anything there.
+  // Starts the copies of rows, as MappedHead does. For rows after the last one its page is read again, since the table
+  // may hold anything there.
   template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
     static_assert(Rows_::ROWS % BOX == 0 && BOX % 8 == 0, "whole boxes, whole swizzle patterns");
 #pragma unroll 1
@@ -80,11 +81,11 @@ template <int BOX> struct PagedHead {
   }
 };
 
-// By a map of (elements, rows of a page, heads, pages).
+// Rows in pages, through a map of (elements, rows of a page, heads, pages).
 template <int BOX> struct PagedMappedHeads {
   MappedHeads heads;
   const i32* table;
-  i64 table_strides[2];  // batch and entry
+  i64 table_strides[2];  // strides of batches and of entries
   i32 shift;
 
   __device__ __forceinline__ i32 existing_rows(i32 batch, i32 most) const { return most; }

@@ -1,9 +1,9 @@
-// Pieces of attention on mma.sync: rows of heads in shared memory, fragments and products of them.
+// Tiles of rows of heads in shared memory, as operands of mma.sync, and products of them.
 //
-// Rows lie PITCH_BYTES apart, their elements in pieces of 16 bytes. Where rows are whole lines of 128 bytes, row r has
-// its piece i in the place of i ^ r % 8 (lines that copies would write in two halves, as between the pitches of padded
-// rows, take 5 % longer to come); others are padded by 16 bytes. Either way the eight rows that an ldmatrix reads are
-// in different banks. Elements that do not exist are zeros.
+// The pitch of rows is PITCH_BYTES. If rows are whole lines of 128 bytes, piece i (16 bytes) of row r lies at piece i ^
+// r % 8; other rows are padded by 16 bytes. Either way the eight rows that one ldmatrix reads lie in different banks.
+// Padding whole lines, too, would make copies write lines in two halves, which is 5 % slower. Elements that do not
+// exist are zeros.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 #include "include/ptx/ldmatrix.cuh"
 #include "include/ptx/mma.cuh"
 
-// Rows that lie `stride` elements apart. Each kind of rows tells where a row is, and where the row is that lies `rows`
-// rows below the one at `from`.
+// Rows in memory with a constant stride in elements. Each such type has at(row), a row's address, and below(from, row,
+// rows), the address of the row that is `rows` after the one at `from`.
 template <class T> struct StridedRows {
   const T* first;
   i64 stride;
@@ -22,7 +22,7 @@ template <class T> struct StridedRows {
   __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return from + rows * stride; }
 };
 
-// ROWS_ rows of a head in shared memory.
+// A tile of ROWS_ rows of a head in shared memory.
 template <class T_, int ROWS_, int SIZE_> struct HeadRows {
   typedef T_ T;
   static constexpr int ROWS = ROWS_, SIZE = SIZE_, PIECES = SIZE / 8;
@@ -37,13 +37,13 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
     return address + row * PITCH_BYTES + (IS_SWIZZLED ? piece ^ row % 8 : piece) * 16;
   }
 
-  // Starts copies of the rows from `from` on, `stride` elements apart, of which `rows` exist with `size` elements each.
+  // Starts copies of rows of `size` elements, from `from` on, with a stride in elements; `rows` of them exist.
   template <int THREADS> __device__ __forceinline__ void copy(const T* from, i64 stride, i32 rows, i32 size) const {
     copy_each<THREADS>(StridedRows<T>{from, stride}, rows, size);
   }
 
-  // Copies rows that lie anywhere, by THREADS neighbouring threads. All addresses are found first: those in memory
-  // are read side by side.
+  // Starts copies of rows with any addresses, with THREADS neighbouring threads. All addresses are computed first, so
+  // that loads of a page table overlap.
   template <int THREADS, class From>
   __device__ __forceinline__ void copy_each(const From& all, i32 rows, i32 size) const {
     const int thread = threadIdx.x % THREADS;
@@ -77,19 +77,20 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
     }
   }
 
-  // The 16 x 16 elements from (row, column) on as an A operand.
+  // Loads the 16 x 16 elements from (row, column) on as an A operand.
   __device__ __forceinline__ void load_a(u32 (&a)[4], int row, int column) const {
     const int lane = threadIdx.x % WARP_SIZE;
     ldmatrix_x4(a, piece(row + lane % 16, column / 8 + lane / 16));
   }
 
-  // The 16 rows and 16 columns from there on as two B operands, of columns that are these rows: b[0], b[1] the first.
+  // Loads the 16 x 16 elements from (row, column) on as two B operands whose n runs along these rows: b[0] and b[1] are
+  // the first 8 rows.
   __device__ __forceinline__ void load_b(u32 (&b)[4], int row, int column) const {
     const int lane = threadIdx.x % WARP_SIZE;
     ldmatrix_x4(b, piece(row + lane % 8 + lane / 16 * 8, column / 8 + lane / 8 % 2));
   }
 
-  // The elements as two B operands whose k runs along the rows.
+  // Loads these elements as two B operands whose k runs along the rows.
   __device__ __forceinline__ void load_b_transposed(u32 (&b)[4], int row, int column) const {
     const int lane = threadIdx.x % WARP_SIZE;
     ldmatrix_x4_transposed(b, piece(row + lane % 16, column / 8 + lane / 16));
@@ -115,7 +116,7 @@ template <int ROW_PARTS, int SIZE_> struct HeldRows {
   }
 };
 
-// c = a b^T of 16 * ROW_PARTS rows of a, from `row` on, and 8 * COLUMN_BLOCKS rows of b.
+// c = a b^T, for 16 * ROW_PARTS rows of a from `row` on and 8 * COLUMN_BLOCKS rows of b.
 template <class A, class B, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void multiply_rows(const A& a, int row, const B& b, f32 (&c)[ROW_PARTS][COLUMN_BLOCKS][4]) {
   static_assert(A::SIZE == B::SIZE && COLUMN_BLOCKS * 8 == B::ROWS, "the whole of b");
@@ -143,9 +144,8 @@ __device__ __forceinline__ void multiply_rows(const A& a, int row, const B& b, f
   }
 }
 
-// c += a b of the rows of b and 8 * COLUMN_BLOCKS of its columns, from `column` on. operand(part, block, half) is the
-// word of
-// a with this thread's two elements of a block of 8 columns, where accumulators of a product have them.
+// c += a b, for all rows of b and 8 * COLUMN_BLOCKS of its columns from `column` on. operand(part, block, half) returns
+// this thread's two elements of `a` in a block of 8 columns, at the positions that accumulators have.
 template <class Operand, class B, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void multiply_columns(const Operand& operand, const B& b, int column,
                                                  f32 (&c)[ROW_PARTS][COLUMN_BLOCKS][4]) {

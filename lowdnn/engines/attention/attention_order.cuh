@@ -1,6 +1,6 @@
-// Which tiles of queries a block takes, one each turn.
+// The tiles of queries that a block takes, one in each turn.
 //
-// Tiles are counted from the last one of as many as a head may have (`Place`).
+// Tiles are counted from the end of a head of the greatest length (`Place`): tile 0 has the last queries.
 
 #pragma once
 
@@ -8,21 +8,21 @@
 #include "include/math/search.cuh"
 #include "include/ptx/shared_memory.cuh"
 
-// A tile of queries of a head; the number of tiles or more: none.
+// A tile of queries of a head. If `tile` is the number of tiles of a head or more, there is no work.
 struct Work {
   u32 head, tile;
 };
 
-// The order of heads with as many tiles each. In sections of heads the last tiles, which have the most keys under a
-// causal mask, come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head,
-// they come head by head.
+// The order where all heads have equally many tiles. With sections of heads: the sections follow each other; in one,
+// the last tiles of all heads, which have the most keys under a causal mask, come first, and are dealt to blocks in
+// serpentine order. Without sections: a block takes pairs of tiles, one from either end of a head, head by head.
 struct Order {
   typedef Order Args;
 
-  u32 turns;          // tiles of a block
-  u32 tiles, heads;   // tiles of a head, heads of all batches
-  u32 section_heads;  // 0: in pairs
-  Divider section;    // tiles of one, or pairs of a head
+  u32 turns;          // tiles of queries of one block
+  u32 tiles, heads;   // tiles of one head; heads of q in all batches
+  u32 section_heads;  // heads of a section; 0: pairs
+  Divider section;    // tiles of a section, or pairs of a head
 
   __device__ __forceinline__ Work at(u32 turn) const {
     const bool is_second = turn % 2;
@@ -49,21 +49,21 @@ struct SharedWords {
   __device__ __forceinline__ void set(u32 index, u32 word) const { store_shared_32(behind(index), word); }
 };
 
-// The order of sequences with as many tiles as their lengths say. Units of `unit_tiles` tiles, in pairs as above or
-// single ones, cost about as much within a sequence; sequences where they cost the most come first, each head by head.
-// Blocks take units in turns, forth and back. A tile in the middle, which pairs leave, comes behind all of them.
+// The order of packed sequences, which have different numbers of tiles. A unit is one tile, or a pair of tiles as
+// above; the units of one sequence cost about the same. Sequences with the most expensive units come first, each head
+// by head, and units are dealt to blocks in serpentine order. Middle tiles, which have no partner, come last.
 struct PackedOrder {
   struct Args {
-    u32 count, heads;  // heads of each
+    u32 count, heads;  // batches; heads of a batch
     u32 unit_tiles;    // 1 or 2
   };
 
   const Forward& p;
   const Args& batches;
-  const SharedWords batch_at, units_before, rests_before;  // by rank, the latter two with the sum of all behind them
+  const SharedWords batch_at, units_before, rests_before;  // by rank; the last two end with the total
   const u32 tiles, turns;
 
-  // `shared`: 20 bytes for each batch, and 8, where `make` has been.
+  // shared: address of the tables that `make` has written, 20 bytes for each batch and 8 more.
   __device__ __forceinline__ PackedOrder(const Forward& p, const Args& batches, u32 shared)
       : p(p),
         batches(batches),
@@ -73,7 +73,7 @@ struct PackedOrder {
         tiles(p.tiles.divisor),
         turns(rounds() * batches.unit_tiles) {}
 
-  // All threads, which meet here.
+  // Writes the tables to shared memory. All threads of the block call it; it has barriers.
   static __device__ __forceinline__ void make(const Forward& p, const Args& batches, u32 shared) {
     const SharedWords batch_at = {shared}, units_before = {batch_at.behind(batches.count)};
     const SharedWords rests_before = {units_before.behind(batches.count + 1)};
@@ -129,13 +129,13 @@ struct PackedOrder {
   }
 };
 
-// The order that a kernel's parameters stand for.  shared: the address of its memory, where `make_order` has been.
+// Returns the order for a kernel's parameters. shared: address of the tables that `make_order` has written.
 __device__ __forceinline__ const Order& order_of(const Forward&, const Order& order, u32) { return order; }
 __device__ __forceinline__ PackedOrder order_of(const Forward& p, const PackedOrder::Args& batches, u32 shared) {
   return PackedOrder(p, batches, shared);
 }
 
-// All threads call it.
+// Writes the tables that the order needs; all threads of the block call it.
 __device__ __forceinline__ void make_order(const Forward&, const Order&, u32) {}
 __device__ __forceinline__ void make_order(const Forward& p, const PackedOrder::Args& batches, u32 shared) {
   PackedOrder::make(p, batches, shared);

@@ -1,4 +1,4 @@
-// Rows of heads in sequences packed one behind the other, and what is asked of rows whether they are packed or not.
+// Rows of heads in packed sequences, and accessors for rows that are packed or not.
 
 #pragma once
 
@@ -14,7 +14,7 @@ template <class T> struct PackedHeads {
   }
 };
 
-// How many of the first `most` rows of a batch exist.
+// Number of rows of a batch that exist, at most `most`.
 template <class T> __device__ __forceinline__ i32 existing_rows(const Heads<T>& heads, i32 batch, i32 most) {
   return most;
 }
@@ -22,12 +22,12 @@ template <class T> __device__ __forceinline__ i32 existing_rows(const PackedHead
   return heads.offsets.rows(batch, most);
 }
 
-// Elements from a row to the next one.
+// Stride of rows, in elements.
 template <class T> __device__ __forceinline__ i64 row_stride(const Heads<T>& heads) { return heads.strides[2]; }
 template <class T> __device__ __forceinline__ i64 row_stride(const PackedHeads<T>& heads) {
   return heads.padded.strides[2];
 }
 
-// Heads that share one of these.
+// Heads of q for each of these heads.
 template <class T> __device__ __forceinline__ i32 sharing(const Heads<T>& heads) { return heads.sharing; }
 template <class T> __device__ __forceinline__ i32 sharing(const PackedHeads<T>& heads) { return heads.padded.sharing; }

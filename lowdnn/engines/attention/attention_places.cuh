@@ -1,10 +1,10 @@
-// Rows of heads in each of the places where they may lie.
+// Rows of heads in each of the layouts that q, k and v may have.
 //
-// Each kind tells how many rows of a batch exist, of as many as there may be, and gives the addresses of the rows from
-// one on, of which at least one exists; the addresses of others may be anything. Rows that are copied much later are
-// found in two steps. If any row exists, one thread notes the entry of the table in 4 bytes of shared memory, with an
-// asynchronous copy; all threads find the rows by the note. The entry may be prefetched to the L2 cache before, and so
-// may the rows themselves, by a warp, where at most one entry must be read for that.
+// Each layout has functions for the number of existing rows of a batch and for the addresses of rows; addresses of rows
+// that do not exist may be anything. Rows that are copied later are addressed in two steps. One thread copies the
+// page-table entry to 4 bytes of shared memory (a note) asynchronously, if any row exists; then all threads compute
+// addresses from the note. The entry may be prefetched into the L2 cache before, and so may the rows, by a warp, if
+// that takes at most one entry.
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
@@ -19,7 +19,7 @@ __device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads,
   return {heads.at(batch, head, row), heads.strides[2]};
 }
 
-// A warp: the lines of the first `existing` of Rows::ROWS rows.
+// Prefetches the lines of the first `existing` of Rows::ROWS rows; a whole warp calls it.
 template <class Rows, class T>
 __device__ __forceinline__ void prefetch_lines(const StridedRows<T>& rows, i32 existing) {
   constexpr int ELEMENTS = 128 / sizeof(T), LINES = (Rows::SIZE + ELEMENTS - 1) / ELEMENTS;
@@ -37,15 +37,15 @@ __device__ __forceinline__ void prefetch_rows(const Heads<const T>& heads, i32 b
 template <class T> struct PagedHeads {
   Heads<T> pages;  // strides of page, head, row
   const i32* table;
-  i64 table_strides[2];  // batch and entry
-  i32 shift, count;      // log2 of the rows of a page; pages
+  i64 table_strides[2];  // strides of batches and of entries
+  i32 shift, count;      // log2 of the rows of a page; number of pages
 };
 
-// Strides of entries and of rows are 32-bit here.
+// Rows of one head in pages; strides of entries and of rows are 32-bit here.
 template <class T> struct PagedRows {
   const PagedHeads<const T>* heads;
-  const T* head;     // in a page
-  const i32* table;  // the batch's
+  const T* head;     // the head's rows in page 0
+  const i32* table;  // the batch's entries of the page table
   i32 first, last;
 
   __device__ __forceinline__ const T* at(int row) const {
@@ -65,7 +65,7 @@ __device__ __forceinline__ PagedRows<T> rows_from(const PagedHeads<const T>& hea
   return {&heads, heads.pages.at(0, head, 0), heads.table + batch * heads.table_strides[0], row, row + existing - 1};
 }
 
-// Pages of whole tiles: the rows that are asked for together lie in one of them.
+// Pages of whole tiles: rows that are addressed together lie in one page.
 template <class T> struct LargePagedHeads {
   PagedHeads<T> paged;
 
@@ -95,7 +95,8 @@ template <class T>
 __device__ __forceinline__ void prefetch_note(const LargePagedHeads<const T>& heads, i32 batch, i32 row) {
   prefetch_to_l2(heads.entry(batch, row));
 }
-// An entry that others may be writing names some page, whatever it is, and the rows of that page are asked for.
+// The previous kernel may still be writing the entry: any value that is read is clamped to a page, whose rows are
+// prefetched.
 template <class Rows, class T>
 __device__ __forceinline__ void prefetch_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                               i32 existing) {

@@ -1,5 +1,5 @@
-// The products of attention_forward_wgmma.cu in 16-bit types: weights are an operand in registers as accumulators lie
-// there, values are one as they are loaded.
+// The products of attention_forward_wgmma.cu in 16-bit types. Rounded accumulators of scores are an operand in
+// registers without any exchange; values are an operand in shared memory as they are loaded.
 // Macros: as in attention_forward.cuh.
 
 #pragma once

@@ -1,9 +1,9 @@
-// The products of attention_forward_wgmma.cu in fp8, of which tensor cores take K-major operands only: values are
+// The products of attention_forward_wgmma.cu in fp8. Tensor cores take only K-major fp8 operands, so values are
 // transposed in shared memory.
 //
-// Weights are an operand in registers as accumulators lie there, which numbers their columns otherwise: of 16 keys, the
-// operand's column 4 * t + 2 * s + e is key 8 * s + 2 * t + e (t < 4, s and e < 2). The transposed values have the same
-// order.
+// Accumulators of scores become an operand in registers without any exchange, which permutes its k: in each 16 keys,
+// column 4 * t + 2 * s + e of the operand is key 8 * s + 2 * t + e (t < 4, s and e < 2). The transposed values have
+// their keys in the same order.
 // Macros: as in attention_forward.cuh.
 // Source: Shah et al., "FlashAttention-3", section 3.3.
 
@@ -52,10 +52,10 @@ __device__ __forceinline__ void make_weights(const Forward&, const Place&, const
 // Transposes a tile of values, with TRANSPOSERS warps; `warp` is the calling one's index. Each takes 16 elements of all
 // keys at a time.
 //
-// As 16-bit matrices, the transpose of 8 keys has pairs of elements in its rows: a lane gets, of elements 2 * r and
-// 2 * r + 1 with r = lane / 4, keys 2 * t and the next one with t = lane % 4. Bytes of two such words, of keys 8 apart,
-// make four of either element's row. Elements of equal parity lie in rows that share banks, so a matrix that is written
-// has the even elements of the lower lanes and the odd ones of the others, or the other way round.
+// ldmatrix transposes 16-bit units, which are pairs of fp8 elements: with r = lane / 4 and t = lane % 4, a lane gets
+// elements 2 * r and 2 * r + 1 of keys 2 * t and 2 * t + 1. The bytes of two such words, whose keys differ by 8, make
+// one word of either element's row. Rows of elements of equal parity share banks, so each matrix that is written takes
+// even elements from the lower lanes and odd ones from the others, or the other way round.
 __device__ __forceinline__ void transpose(const LoadedValues& from, const Values& to, u32 warp) {
   constexpr int STEPS = TILE_KV / 32;
   const u32 lane = threadIdx.x % WARP_SIZE, matrix = lane / 8, row = lane % 8;

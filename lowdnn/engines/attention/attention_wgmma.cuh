@@ -1,20 +1,20 @@
-// Rows of heads as tensor copies bring them and wgmma reads them.
+// Tiles of rows of heads in shared memory, as TMA writes them and wgmma reads them, and rings of such tiles.
 //
-// They lie in boxes of 128 bytes (64 elements of 16 bits, 128 of 8; swizzled) of all ROWS rows, one box behind the
-// other; elements and rows that do not exist are zeros. Its bytes serve as a K-major operand, whose rows are its rows
-// or columns, and, of 16 bits, as an MN-major one, whose rows run along k.
+// A tile is a sequence of boxes, each of all ROWS rows and 128 bytes of their elements (64 of 16 bits or 128 of 8
+// bits), swizzled. Elements and rows that do not exist are zeros. The tile is a K-major operand whose m or n runs along
+// the rows, or, with 16-bit elements, an MN-major operand whose k runs along the rows.
 
 #pragma once
 
 #include "include/ptx/shared_memory.cuh"
 #include "include/tile/tile_wgmma.cuh"
 
-// Where a head's rows are in a tensor map of (elements, rows, heads, batches).
+// One head in a tensor map of (elements, rows, heads, batches).
 struct MappedHead {
   const TensorMap& map;
   i32 head, batch;
 
-  // One thread: `to` gets its rows from `row` on.
+  // Starts the copies of the head's rows from `row` on to `to`; one thread calls it.
   template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
 #pragma unroll
     for (int box = 0; box < Rows_::BOXES; ++box) {
@@ -31,36 +31,37 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
 
   u32 address;
 
-  // One thread: copies the rows of a head from `row` on, and lets the barrier wait for them.
+  // Starts the copies of a head's rows from `row` on, whose bytes the barrier then expects; one thread calls it.
   template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, u32 barrier) const {
     mbarrier_expect(barrier, BYTES);
     from.copy(*this, row, barrier);
   }
 
-  // Starts the copies where the barrier waits for them already.
+  // Starts the copies; the barrier already expects their bytes.
   __device__ __forceinline__ void copy(const MappedHead& from, i32 row, u32 barrier) const {
     from.copy(*this, row, barrier);
   }
 
-  // As a K-major operand: its rows from `row` (a multiple of 8) on, 32 bytes of elements from `element` on.
+  // Descriptor of a K-major operand: the rows from `row` on, a multiple of 8; k is 32 bytes of elements from `element`
+  // on.
   __device__ __forceinline__ u64 k_major(int row, int element) const {
     const int box = element / BOX_ELEMENTS, inside = element % BOX_ELEMENTS;
     return swizzled_operand(address + row * ROW_BYTES) + (u64(box * BOX_BYTES + inside * ELEMENT_BYTES) >> 4);
   }
 
-  // As an MN-major operand: the elements from those of `box` on, of 16 rows from `row` (a multiple of 16) on.
+  // Descriptor of an MN-major operand: k is 16 rows from `row` on, a multiple of 16; elements from those of `box` on.
   __device__ __forceinline__ u64 mn_major(int row, int box = 0) const {
     return swizzled_operand(address + box * BOX_BYTES, BOX_BYTES) + (u64(row * ROW_BYTES) >> 4);
   }
 
-  // Where 16 bytes of a row from `element` (a multiple of as many) on are.
+  // Address of 16 bytes of a row, from `element` on, which is aligned to 16 bytes.
   __device__ __forceinline__ u32 at(int row, int element) const {
     const int box = element / BOX_ELEMENTS, inside = element % BOX_ELEMENTS;
     return address + box * BOX_BYTES + row * ROW_BYTES + (inside * ELEMENT_BYTES ^ row % 8 * 16);
   }
 
-  // `threads` threads, this one the `thread`-th: makes the rows from `row` on zeros, for wgmma instructions behind a
-  // barrier of these threads.
+  // Zeroes the rows from `row` on. All of `threads` threads call it, `thread` is the caller's index; wgmma may read the
+  // rows after a barrier of these threads.
   __device__ __forceinline__ void clear(int row, u32 thread, u32 threads) const {
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
@@ -72,18 +73,18 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
   }
 };
 
-// Where a producer or consumer stands in a ring of COUNT stages, in one register: kernels of attention have none to
-// spare.
+// The position of a producer or consumer in a ring of COUNT stages, in one register, since kernels of attention use all
+// of theirs.
 template <int COUNT> struct RingCounter {
-  u32 passed = 0;  // stages
+  u32 passed = 0;  // stages passed so far
 
   __device__ __forceinline__ u32 stage() const { return passed % COUNT; }
   __device__ __forceinline__ u32 parity() const { return passed / COUNT % 2; }
   __device__ __forceinline__ void advance() { ++passed; }
 };
 
-// Tiles on their way from the producer, a thread or WRITERS warps, to the consumers, READERS warps, through COUNT
-// stages: a tile has BYTES and, for a thread, load(..., barrier), which expects them.
+// A ring of COUNT stages between a producer (one thread, or WRITERS warps) and READERS consumer warps. A tile type has
+// BYTES and, if one thread produces, load(..., barrier), which also lets the barrier expect the bytes.
 template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing {
   static constexpr int BYTES = COUNT * Rows_::BYTES, BARRIER_BYTES = 2 * COUNT * MBARRIER_BYTES;
 
@@ -94,7 +95,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
   __device__ __forceinline__ u32 own_empty() const { return own_full() + COUNT * MBARRIER_BYTES; }
   __device__ __forceinline__ Rows_ rows() const { return {stages + at.stage() * Rows_::BYTES}; }
 
-  // One thread.
+  // Initialises the barriers; one thread calls it.
   __device__ __forceinline__ void init() const {
     for (int stage = 0; stage < COUNT; ++stage) {
       mbarrier_init(full + stage * MBARRIER_BYTES, WRITERS);
@@ -102,7 +103,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
     }
   }
 
-  // The producer: the next stage, when it is empty, until it is loaded, or handed over by the producer's warps.
+  // Waits until the next stage is empty, and returns it; the producer calls it.
   __device__ __forceinline__ Rows_ wait_empty() const {
     mbarrier_wait(own_empty(), at.parity() ^ 1);
     return rows();
@@ -122,13 +123,13 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
     at.advance();
   }
 
-  // The consumers: the next stage, when it has arrived, until it is released.
+  // Waits until the next stage is full, and returns it; consumers call it, and `release` when they have read it.
   __device__ __forceinline__ Rows_ wait() const { return wait(at.passed); }
   __device__ __forceinline__ void release() {
     release(at.passed);
     at.advance();
   }
-  // Waits for the stage behind so many.
+  // Waits for stage number `passed`, counted over all rounds of the ring.
   __device__ __forceinline__ Rows_ wait(u32 passed) const {
     const RingCounter<COUNT> there = {passed};
     mbarrier_wait(full + there.stage() * MBARRIER_BYTES, there.parity());
@@ -142,7 +143,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
 
 // ---- accumulators of 64 rows, in blocks of 8 columns ----------------------------------------------------------------
 
-// The accumulators of a thread as wgmma numbers them.
+// A thread's accumulators as one array, in wgmma's order.
 template <int BLOCKS> __device__ __forceinline__ f32 (&flat(f32 (&d)[1][BLOCKS][4]))[BLOCKS * 4] {
   return reinterpret_cast<f32(&)[BLOCKS * 4]>(d);
 }

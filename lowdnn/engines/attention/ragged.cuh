@@ -1,26 +1,27 @@
-// Ragged tensors: sequences of rows packed one behind the other, as if each batch had room for the longest one.
+// Ragged tensors: sequences of rows packed without gaps, addressed by offsets from the tensor in which every batch has
+// room for the longest sequence.
 
 #pragma once
 
 #include "include/math/division.cuh"
 
-// Where batches begin, in elements, as 32-bit or 64-bit integers; null where all of a tensor is there.
+// The beginnings of batches as integers of 32 or 64 bits; null where the tensor is not packed.
 struct Offsets {
   const void* first;
-  i64 stride, multiplier;  // from an offset to the next; elements for each unit of an offset
-  i64 batch_elements;      // from batch to batch, if the tensor were padded
+  i64 stride, multiplier;  // stride of the offsets; elements for each unit of an offset
+  i64 batch_elements;      // elements of a batch of the padded tensor
   Divider row_elements;
   i32 is_i64;
 
-  // From where a batch would be in a padded tensor to where it is.
+  // Elements from a batch's beginning in the padded tensor to its beginning in the packed one.
   __device__ __forceinline__ i64 shift(i32 batch) const {
     return first == nullptr ? 0 : at(batch) - batch * batch_elements;
   }
 
-  // Rows of all batches before this one, where there are offsets.
+  // Rows of all batches before this one, if the tensor is packed.
   __device__ __forceinline__ i64 rows_before(i32 batch) const { return row_elements.divide(at(batch)); }
 
-  // How many of the first `most` rows of a batch exist.
+  // Number of rows of a batch that exist, at most `most`.
   __device__ __forceinline__ i32 rows(i32 batch, i32 most) const {
     return first == nullptr ? most : min(i32(row_elements.divide(u32(at(batch + 1) - at(batch)))), most);
   }

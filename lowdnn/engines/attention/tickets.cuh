@@ -1,16 +1,17 @@
-// Turns that blocks of a grid take at memory which they share, counted in words that are 0 when the grid starts.
+// Tickets and turns by which the blocks of a grid order their accesses to shared global memory. Their words are 0 when
+// the grid starts.
 //
-// A block may wait for those with lower tickets only: they run already, whatever order a device starts blocks in.
+// A block may wait only for blocks with lower tickets: these already run, in whatever order the device starts blocks.
 // Source: PTX ISA, "Memory Consistency Model".
 
 #pragma once
 
 #include "include/numeric.cuh"
 
-// One thread of a block: how many blocks have come here before.
+// Returns the number of blocks that took a ticket before; one thread of a block calls it.
 __device__ __forceinline__ u32 take_ticket(u32* counter) { return atomicAdd(counter, 1); }
 
-// This thread sees the writes that threads made before they passed turn `least`.
+// Waits until *turn is at least `least`. The calling thread then sees the writes that were made before.
 __device__ __forceinline__ void await_turn(const u32* turn, u32 least) {
   u32 now;
   do {

@@ -1,5 +1,5 @@
-// Sums of gradients of a tile of ROWS queries or keys as attention_backward_wgmma.cu leaves them for
-// attention_backward_sums.cu: as its warpgroups hold them.
+// Layout in the workspace of the fp32 sums of gradients of a tile of ROWS queries or keys, which
+// attention_backward_wgmma.cu writes in the order of its accumulators and attention_backward_sums.cu reads.
 //
 // A warpgroup has 64 rows and up to MOST_COLUMNS columns; the next one has the next rows, or columns. Blocks of 8
 // columns of two warpgroups lie side by side, in each of them four numbers of every thread: two columns of one row and
@@ -15,10 +15,10 @@ template <int ROWS, int HEAD, int MOST_COLUMNS> struct TileSums {
   static constexpr int PARTS = ROW_PARTS * COLUMN_PARTS, NUMBERS = PARTS * COLUMNS * 64;
   static constexpr int SIDES = PARTS < 2 ? 1 : 2;
   static constexpr u32 BYTES = NUMBERS * sizeof(f32);
-  static constexpr int STEP = SIDES * WARPGROUP_SIZE * 4;  // from a block to the next one
+  static constexpr int STEP = SIDES * WARPGROUP_SIZE * 4;  // words from a block of columns to the next one
   static_assert(ROWS % 64 == 0 && PARTS % SIDES == 0, "wgmma has 64 rows, and there are two warpgroups");
 
-  // The first number of a block that a thread has, whose warpgroup has `part`.
+  // Index of a thread's first number in block `block`; `part` is its warpgroup's part of the tile.
   static __device__ __forceinline__ u32 at(u32 part, u32 block, u32 thread) {
     return (((part / SIDES * BLOCKS + block) * SIDES + part % SIDES) * WARPGROUP_SIZE + thread) * 4;
   }

@@ -1,6 +1,6 @@
-// bit_mask: converts between eight elements of a mask and a byte of bits, the lowest bit being the first element.
-//   PACKS      bits[j] = sum over i of (mask[8 j + i] != 0) << i, for i with 8 j + i < elements
-//   otherwise  mask[8 j + i] = bits[j] >> i & 1
+// bit_mask: converts a mask of one byte for each element to one of one bit (PACKS), or back; bit i of byte j stands for
+// element 8 j + i. PACKS      bits[j] = sum over i of (mask[8 j + i] != 0) << i, for i with 8 j + i < elements
+// otherwise  mask[8 j + i] = bits[j] >> i & 1
 //
 // Layouts: the mask's bytes and the bits are packed; ALIGNED: the mask is aligned to eight bytes.
 // Block: THREADS threads on neighbouring bytes of bits.

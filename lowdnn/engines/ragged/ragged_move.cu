@@ -4,10 +4,13 @@
 //   store:  packed[first[b] + (h, s, d)] = padded[b, h, s, d] where s < rows[b]
 //
 // Layouts: any strides; the packed tensor has strides of heads, rows and elements. Rows are cut into groups of VECTOR
-// elements, which a thread moves in accesses of ACCESS elements, one by one where that is 0.
+// elements, one for each thread. A thread accesses ACCESS elements at once; 0: elements are strided and accessed one by
+// one.
 // Block: THREADS threads on neighbouring groups. Shared memory: none.
-// Launch: THREADS threads, ceil(groups / THREADS) blocks; (batch, head, row, group) are the digits of a group's number.
-// Macros: TYPE OFFSET_TYPE IS_STORE VECTOR ACCESS THREADS INDEX: u32 up to 2^31 groups, otherwise i64.
+// Launch: THREADS threads, ceil(groups / THREADS) blocks; a group's number counts over (batch, head, row, group in the
+// row).
+// Macros: TYPE OFFSET_TYPE IS_STORE VECTOR ACCESS THREADS; INDEX: type of a group's number, u32 up to 2^31 groups,
+// otherwise i64.
 
 #include "include/math/division.cuh"
 #include "include/vector.cuh"
@@ -22,7 +25,7 @@ struct Params {
   i64 packed_strides[3];  // the strides of a head, a row and an element
   i64 padded_strides[4];
   i64 offset_stride, multiplier;
-  Divider axes[4];  // the first is not used
+  Divider axes[4];  // radices of (batch, head, row, group); that of batches is not used
 };
 
 __device__ __forceinline__ void read(T (&values)[VECTOR], const T* from, i64 stride, int valid) {

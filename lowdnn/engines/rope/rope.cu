@@ -6,11 +6,11 @@
 // The pairs are among the last 2 * half elements of a row; the `passed` elements before them are only scaled.
 //
 // Layouts: any strides; X_WIDTH and Y_WIDTH: elements of an access, 0 if those of a row are strided.
-// Block: THREADS threads. A thread has VECTOR neighbouring pairs of a position in HEADS heads. It computes their sines
-// once, and loads all heads before it stores any. Elements that are only scaled are divided into pairs alike.
-// Shared memory: none.
-// Launch: THREADS threads, ceil(groups / THREADS) blocks; the digits of a group over `axes` are batch, HEADS heads,
-// position, pairs.
+// Block: THREADS threads. A thread has VECTOR neighbouring pairs of one position s, in HEADS heads. It computes their
+// sines once for all heads, and loads all heads before it stores any. The `passed` elements, which are only scaled,
+// form pairs (i, i + passed / 2) for the same code. Shared memory: none.
+// Launch: THREADS threads, ceil(groups / THREADS) blocks; a group's number counts over `axes`: batch, block of HEADS
+// heads, position, block of VECTOR pairs.
 // Macros: X Y FREQ COMPUTE (types) THREADS HEADS VECTOR X_WIDTH Y_WIDTH FREQ_WIDTH; INDEX: u32 up to 2^31 groups,
 // otherwise i64.
 

@@ -110,7 +110,7 @@ class AxisGeometry:
     is_flipped: bool
 
     def forward(self) -> Axis:
-        """The axis from the image to the response."""
+        """The axis of a forward pass: sources are the image's positions, targets the response's."""
         common = gcd(self.stride, self.dilation)
         walk = _Walk(self.image, self.response, self.stride // common, self.dilation, self.dilation // common)
         classes = (
@@ -120,7 +120,8 @@ class AxisGeometry:
         return walk.axis(self._tap_step(1), tuple(classes))
 
     def backward(self) -> Axis:
-        """The axis from the response to the image; classes begin with the last tap, which reads the lowest position."""
+        """The axis of a data gradient: sources are the response's positions, targets the image's. Tap 0 of a class is
+        its last tap in the filter, which reads the lowest position."""
         common = gcd(self.stride, self.dilation)
         stride, spacing = self.stride // common, self.dilation // common
         walk = _Walk(self.response, self.image, 1, spacing, self.stride * spacing)

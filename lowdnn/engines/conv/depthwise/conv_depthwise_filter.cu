@@ -33,9 +33,9 @@ struct Params {
   i64 x_strides[5], dy_strides[5];  // strides of n, c, planes, rows, columns
   i32 dy_extents[3];
   Axis planes, rows, columns;
-  Digits<7> items;  // strip, segment, plane, image, classes of columns, rows, planes
+  Digits<7> items;  // the digits of an item: strip, segment, plane, image, class of columns, of rows, of planes
   i32 item_count;
-  i32 segment;  // in steps
+  i32 segment;  // steps of an item down the rows
   i32 filters, fan;
   Divider channel_blocks, plane_taps;
   i32 shares;
@@ -44,7 +44,7 @@ struct Params {
 struct Sums {
   f32 values[ROW_TAPS][COLUMN_TAPS][CHANNELS];
 
-  // Adds the products of a row of x, one of a step's, with the last rows of dy.
+  // Adds the products of row `phase` of a step's ROW_STEP rows of x with the last DEPTH rows of dy.
   __device__ __forceinline__ void add(const f32 (&x)[WINDOW][CHANNELS], const f32 (&met)[DEPTH][STRIP][CHANNELS],
                                       int phase) {
 #pragma unroll
@@ -64,7 +64,7 @@ struct Sums {
     }
   }
 
-  // Adds up the slots of a block; slot 0 has the result.
+  // Adds the sums of the block's slots in a tree; slot 0 gets the result.
   __device__ __forceinline__ void add_slots(f32* shared) {
     const u32 slot = threadIdx.x / LANES;
 #pragma unroll 1

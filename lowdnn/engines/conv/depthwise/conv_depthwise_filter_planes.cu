@@ -33,19 +33,19 @@ struct Params {
   f32* slices;
   i64 x_strides[2], dy_strides[2];  // strides of images and planes
   i32 x_planes, dy_planes, padding;
-  i32 steps;  // steps of an image, from the plane of x that tap 0 reads for dy's first plane on
-  i32 x_first[2];  // the row and column of x that tap 0 reads for dy's first ones
-  i32 x_box_steps[2];  // rows and columns of x from one block's to the next
+  i32 steps;  // steps of the walk through an image; step s reads plane s of dy and plane s - padding of x
+  i32 x_first[2];  // the row and column of x that tap (0, 0) reads for position (0, 0) of dy
+  i32 x_box_steps[2];  // rows and columns of x from one block's box to the next block's
   XPlanes::Box x_box;
   DyPlanes::Box dy_box;
-  i32 tap_first[3], tap_steps[3];  // the filter's tap 0 of planes, rows and columns, and the step to the next tap
+  i32 tap_first[3], tap_steps[3];  // tap 0's index in the filter along each axis; step to the next tap
   Divider unit_columns;
   i32 units;
   i32 images, shares;
   Digits<4> blocks;
 };
 
-// The next step of the walk over a share's images whose planes are not in flight.
+// The first step of the walk over a share's images whose copies have not been started.
 struct Coming {
   i32 image, step;
 
@@ -60,7 +60,7 @@ struct Coming {
   }
 };
 
-// A thread's positions in a plane of dy.
+// dy at a thread's ROWS x COLUMNS positions of one plane, widened.
 struct Response {
   f32 values[ROWS][COLUMNS][CHANNELS];
 
@@ -74,8 +74,9 @@ struct Sums {
   f32 values[PLANE_TAPS][ROW_TAPS][COLUMN_TAPS][CHANNELS];
   static constexpr int COUNT = PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
 
-  // Adds the products of a plane of x, at `window` in shared memory, with the planes of dy in registers; the newest
-  // one, for tap 0, is met[newest]. first_row: the window's first row in the plane. rows: rows of the plane.
+  // Adds the products of a plane of x, at `window` in shared memory, with the last PLANE_TAPS planes of dy, which are
+  // in registers. The latest one, for tap 0, is met[newest]. first_row: the window's first row in the plane. rows: rows
+  // of the plane.
   __device__ __forceinline__ void add(const Response (&met)[PLANE_TAPS], int newest, u32 window, u32 row_pitch,
                                       i32 first_row, i32 rows) {
 #pragma unroll

@@ -1,18 +1,19 @@
 // conv_depthwise_lines_mma:
 //     target[n, c, o] = epilogue(sum over t of source[n, c, position(o, t)] * w[c, tap(t)])
-// as conv_depthwise_lines, on tensor cores: for operands of one type of 16 bits, summed in f32.
+// the function of conv_depthwise_lines.cu on tensor cores, for x and w of the same 16-bit type, summed in f32.
 //
-// Eight neighbouring targets of a channel are a row of the product of samples and a band of weights:
-// sums[s, o] = sum over k of samples[8 * s * step + k] * band[k, o],   band[k, o] = w[k - o * step - behind],
-// where s is a strip of eight targets, `behind` the distance from the first sample to the one that tap 0 reads, and the
-// band is 0 outside the filter. If a sample or a weight is not finite, a 0 of the band may make a NaN of a sum that
-// does not read it: sums that are NaN are computed again, tap by tap.
+// Eight neighbouring targets of a channel are one row of a matrix product, whose second operand is a banded (Toeplitz)
+// matrix of weights: sums[s, o] = sum over k of samples[8 * s * step + k] * band[k, o],   band[k, o] = w[k - o * step -
+// behind], where s numbers the strips of eight targets, `behind` is the distance from the first sample to the one that
+// tap 0 reads, and w is 0 outside the filter. A sample or weight that is not finite, times one of these zeros, may make
+// a sum NaN that does not read it: sums that are NaN are computed again, tap by tap.
 //
 // Layouts: neighbouring channels of the source (LANES > 1), or neighbouring positions (LANES 1); otherwise any strides.
-// Warp: tasks of TILES x 16 strips of a line. Block: LANES channels, or those of its rows, of several batches;
-// blockIdx.x as in depthwise_line_targets.cuh.
-// Shared memory (dynamic): lines of samples [batch][channel][pitch] of 16 bits; weights [channel][pitch] of 16 bits
-// between zeros; the sums in the epilogue's order, of f32; the rows' offsets in the source, of i64.
+// Warp: takes tasks of TILES x 16 strips of one line; m = 16 strips, n = 8 targets, k = 16 samples. Block: several
+// batches (images, or positions of the other axes), for LANES channels or, with LANES 1, several channels; blockIdx.x
+// as in depthwise_line_targets.cuh. Shared memory (dynamic): lines of samples [batch][channel][pitch] of 16 bits;
+// weights [channel][pitch] of 16 bits, padded with zeros on both sides; the sums in the epilogue's order, of f32; the
+// rows' offsets in the source, of i64.
 // Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
 // Macros: X_TYPE LANES VECTOR (elements of the source in one access) RUN CLASSES (at most) TILES THREADS.
 
@@ -33,9 +34,9 @@ struct Params {
   i64 w_strides[2];  // strides of filters and taps
   Lines lines;
   i32 batch_pitch, line_pitch;  // pitches of the samples, in elements
-  i32 weights_pitch, zeros;  // elements of a channel's weights; zeros in front of them
+  i32 weights_pitch, zeros;  // elements from one channel's weights to the next; zeros before a channel's weights
   i32 depth;  // steps of K samples
-  Digits<3> task_radices;       // groups of TILES tiles of a line, channels, batches
+  Digits<3> task_radices;       // the digits of a task: group of TILES tiles of a line, channel, batch
   i32 tasks;
   i32 weights_place, sums_place, offsets_place;  // offsets in shared memory, in units of f32
   LineTargets line;
@@ -70,7 +71,7 @@ struct Copy {
     has_lane = i32(lane) < p.line.rows.channel_count - block.first_channel;
   }
 
-  // Asynchronous copies are only started.
+  // Copies all rows; asynchronous copies are started, not awaited.
   __device__ __forceinline__ void copy() const {
 #pragma unroll 1
     for (i32 row = threadIdx.x / WORKERS; row < rows; row += THREADS / WORKERS) {
@@ -141,7 +142,7 @@ __device__ __forceinline__ void copy_weights(const Params& p, const BlockTargets
   }
 }
 
-// Two neighbouring elements of a column of the band.
+// Returns two neighbouring elements of a column of the band as one word of the B operand.
 __device__ __forceinline__ u32 band_pair(const X_TYPE* weights) {
   const Vector<X_TYPE, 2> pair = {weights[0], weights[1]};
   return *reinterpret_cast<const u32*>(&pair);
@@ -210,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) KERNEL_NAM
   allow_next_kernel();
   __syncthreads();
 
-  // Accesses begin at whole vectors.
+  // With vector accesses the first sample is at a whole vector, up to VECTOR - 1 before the sample of tap 0.
   const i32 first = block.one.source + block.first * axis.step * axis.spacing;
   const i32 behind = LANES > 1 ? 0 : first & (VECTOR - 1);
   Copy(p, block, offsets, first - behind, samples).copy();

@@ -34,8 +34,8 @@ struct Params {
   const W_TYPE* w;
   i64 image_stride, plane_stride;  // strides of the source
   i32 planes;  // planes of the source
-  i32 first[3];  // the source's plane, row and column that target 0 reads first
-  i32 box_steps[2];  // rows and columns of the source from one block's to the next
+  i32 first[3];  // plane, row and column of the source that target (0, 0, 0) reads with its first tap
+  i32 box_steps[2];  // rows and columns of the source from one block's box to the next block's
   Planes::Box box;
   i64 w_first, w_strides[4];  // offset of tap 0 of filter 0; strides of filters, planes, rows, columns
   i32 target_extents[3];
@@ -71,11 +71,11 @@ struct Weights {
   }
 };
 
-// Positions of a thread's targets.
+// The epilogue's cursors for a thread's targets, and how many targets exist.
 struct Targets {
   Functor::Cursor first, next_plane, next_row, next_column;  // cursor of the first target; steps to the next
   i32 channel;
-  i32 rows, columns;  // rows and columns that exist from the first target on, possibly more than ROWS and COLUMNS
+  i32 rows, columns;  // rows and columns from the first target to the end of the plane; may exceed ROWS and COLUMNS
 
   __device__ __forceinline__ Targets(const Params& p, bool exists, i32 image, i32 channel_, i32 plane, i32 row,
                                      i32 column)

@@ -24,9 +24,9 @@ class StageCosts:
     start_clocks: int
     #: Clocks of a stage from its loads, or from its barrier, to its products.
     stage_clocks: int
-    #: Clocks of a lone warp for one of its instructions.
+    #: Clocks for each instruction of a warp that is alone on its scheduler.
     lone_clocks: float
-    #: Share of the shorter of walk and memory time that the longer one does not hide.
+    #: Share of the shorter of arithmetic and memory time that the longer one does not hide.
     exposed: float
 
 
@@ -44,8 +44,8 @@ class Stages:
     resident: int
 
     def seconds(self, costs: StageCosts, memory_s: float, arch: ArchSpec) -> float:
-        """Estimated seconds, with ``memory_s`` for the bytes moved: warps share the schedulers, unless each takes
-        longer alone.
+        """Estimated seconds; ``memory_s``: the time to move the bytes. A wave of blocks takes about the longer of two
+        times: the schedulers need one to issue all instructions, and a warp alone needs the other with its latencies.
         """
         own = self.instructions + costs.start_instructions + self.stages * costs.stage_instructions
         alone, warps = own * costs.lone_clocks + self.stages * costs.stage_clocks, warps_of(self.threads)
@@ -63,7 +63,7 @@ def warps_of(threads: int) -> float:
 
 
 def estimated_blocks(arch: ArchSpec, threads: int, registers: int, shared_bytes: int = 0) -> int:
-    """Blocks on a multiprocessor at a time, with about ``registers`` registers of each thread: at least one.
+    """Blocks that are resident on a multiprocessor if a thread has about ``registers`` registers: at least one.
 
     The costs were fitted with estimated registers, without the granules of their allocation: tiles chosen with
     ``resident_blocks`` of the estimate were up to 1.6 times as slow on an H200.

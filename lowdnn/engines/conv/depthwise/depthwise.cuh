@@ -9,10 +9,11 @@
 #include "include/math/division.cuh"
 #include "include/vector.cuh"
 
-// One class. Step k of a walk along the axis adds the sources of taps 0 to step - 1.
+// One class of targets. In step k of a walk along the axis, tap t < Axis::step reads position source + (k * step + t) *
+// spacing.
 struct AxisClass {
   i32 target, source;
-  i32 tap, taps;  // without taps the targets are 0
+  i32 tap, taps;  // tap 0's index in the filter; number of taps, 0 if the targets are 0
   i32 count;  // number of targets
   i32 first_step, end_step;  // range of steps that read inside the tensor
 };
@@ -156,8 +157,8 @@ __device__ __forceinline__ u64 inside_mask(i32 first, i32 spacing, i32 extent, i
   return mask;
 }
 
-// Reads the rows for a walk along an axis, step by step: a step has PHASES rows, each of PLANES planes, each of
-// NEXT_CHANNELS channels one after the other.
+// Reads the source rows of a walk along an axis. A step has PHASES * PLANES * NEXT_CHANNELS of them (subrows): PHASES
+// neighbouring rows, in each of PLANES planes, for each of NEXT_CHANNELS channels, the channels fastest.
 template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CHANNELS, bool IS_PREDICATED = false,
           bool IN_LINES = false>
 struct RowReader {

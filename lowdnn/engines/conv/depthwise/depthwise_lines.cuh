@@ -11,7 +11,7 @@
 
 constexpr int CHUNK = 4;  // samples of one access to shared memory
 
-// The facts that a tensor's lines share; strides in elements.
+// Strides (in elements) and the extent of the lines of a tensor.
 struct Lines {
   i64 batch_strides[3];  // strides of images and of the two other spatial axes, the fastest first
   i64 channel_stride, stride;
@@ -74,7 +74,7 @@ template <int ACCESS, class T> struct StagedRows {
   Divider vectors;  // vectors of a row
   i32 pitch;  // elements from one row to the next
 
-  // offsets: offsets of the rows.
+  // offsets: the offset in the tensor of each row's line; -1 for a row without a line.
   __device__ __forceinline__ void copy(const T* from, const Lines& lines, const i64* offsets, i32 rows, Samples samples,
                                        i32 lanes, f32* to) const {
     const u32 count = rows * vectors.divisor;
@@ -127,7 +127,7 @@ template <int COUNT> __device__ __forceinline__ void write_samples(f32* to, cons
   }
 }
 
-// The chunk of a window that begins at `first`.
+// Returns the CHUNK elements of `window` from index `first` on.
 template <int COUNT> __device__ __forceinline__ f32 (&chunk_of(f32 (&window)[COUNT], int first))[CHUNK] {
   return *reinterpret_cast<f32(*)[CHUNK]>(window + first);
 }
@@ -161,7 +161,7 @@ __device__ __forceinline__ void add_products(f32 (&sums)[SUMS], const f32* x, co
   }
 }
 
-// Adds the products of the t from `begin` to `end` of one chunk.
+// As add_products, for the elements t of one chunk from `begin` to `end`.
 template <int SUMS>
 __device__ __forceinline__ void add_part(f32 (&sums)[SUMS], const f32* x, const f32* v, i32 begin, i32 end) {
   f32 window[SUMS + CHUNK];

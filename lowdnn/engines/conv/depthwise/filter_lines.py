@@ -148,7 +148,7 @@ class LineFilterGradient:
         return ""
 
     def strips(self, tile: FilterLinesTile) -> int:
-        """Threads along the taps, the first of which may begin inside a chunk."""
+        """Threads along the taps. The first tap may lie inside a chunk, which adds up to a chunk of unused taps."""
         return ceil_div(self.taps + self._most_shift(tile.lanes), tile.strip)
 
     def threads(self, tile: FilterLinesTile) -> int:
@@ -177,7 +177,8 @@ class LineFilterGradient:
         return is_whole and self.threads(tile) <= MAX_THREADS and self.shared_bytes(tile) <= MAX_SHARED_BYTES
 
     def items(self, tile: FilterLinesTile) -> tuple[int, int, int]:
-        """The radices of an item's number, the fastest first."""
+        """The numbers of classes, of tiles along a line, and of blocks of batches; an item's number counts over them,
+        classes fastest."""
         tiles = ceil_div(self.axis.count, tile.positions)
         return len(self.axis.classes), tiles, ceil_div(self.lines.batch_count, tile.batches)
 

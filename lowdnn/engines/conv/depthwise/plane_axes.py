@@ -20,11 +20,11 @@ _WIDEST_COPY = 16
 #: Taps from which on a line is faster as columns of planes than walked along as rows (measured).
 _LEAST_LINE_TAPS = 16
 
-#: Least words of a block that are not all there are.
+#: Least words of channels of a block that does not take all of them.
 _LEAST_LANES = 12
-#: Most words of a block.
+#: Most words of channels of a block.
 _MOST_LANES = 64
-#: Words of a block if there are fewer than ``_LEAST_LANES``.
+#: Words of channels of a block if the tensor has fewer than ``_LEAST_LANES``.
 _FEW_LANES = 8
 
 
@@ -45,12 +45,12 @@ class WindowAxis:
 
     @classmethod
     def forward(cls, axis: AxisGeometry) -> WindowAxis:
-        """The axis from the image to the response."""
+        """The axis of a forward pass: sources are the image's positions, targets the response's."""
         return cls(axis.image, axis.response, axis.taps, axis.stride, 1, axis.padding, axis.is_flipped)
 
     @classmethod
     def backward(cls, axis: AxisGeometry) -> WindowAxis:
-        """The axis from the response to the image."""
+        """The axis of a data gradient: sources are the response's positions, targets the image's."""
         padding = axis.taps - 1 - axis.padding
         return cls(axis.response, axis.image, axis.taps, 1, axis.stride, padding, not axis.is_flipped)
 
@@ -77,11 +77,12 @@ class WindowAxis:
         return self.thread(targets, threads).window + self.moved((threads - 1) * targets)
 
     def moved(self, targets: int) -> int:
-        """The step from a target's window to that of the target ``targets`` further on, a multiple of ``up``."""
+        """Positions from the window of target q to that of target q + ``targets``, where ``targets`` is a multiple of
+        ``up``."""
         return targets * self.step // self.up
 
     def products(self, targets: int) -> int:
-        """Pairs of taps and targets, of ``targets`` neighbouring targets."""
+        """Multiply-adds of ``targets`` neighbouring targets: pairs of a target and a tap that reads a source for it."""
         return _products(self, targets)
 
 

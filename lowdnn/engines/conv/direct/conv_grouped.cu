@@ -68,7 +68,7 @@ struct Sums {
   }
 };
 
-// A patch's outputs: image, position of the first one, and that position's origin in x.
+// A patch: its image, the position in y of its first output, and the position in x that this output's tap 0 reads.
 struct Patch {
   i32 image;
   i32 position[SPATIAL];
@@ -90,10 +90,10 @@ struct Patch {
   }
 };
 
-// A thread's channels, and the offsets of their elements of x from those of group 0.
+// A thread's output channels, and the offset in x of the elements that each reads from those of group 0.
 struct Channels {
   i32 first;  // in y
-  i32 valid;  // at most CHANNELS, possibly negative
+  i32 valid;  // channels from `first` to the end of y; may be negative
   i64 offsets[X_CHANNELS];
 
   __device__ __forceinline__ Channels(const Params& p, i32 first_channel) {
@@ -210,7 +210,8 @@ __device__ __forceinline__ void add_row(const Params& p, const Line& row, const 
   }
 }
 
-// Adds the taps of the last two axes, or of the only one; `plane` is the line along the first of them.
+// Adds to the sums the products of the taps along the last two axes, or the only one. `plane`: x along the first of
+// these axes.
 __device__ __forceinline__ void add_plane(const Params& p, const Line& plane, const Patch& patch,
                                           const Channels& channels, const Accumulator* weights, Sums& sums) {
   if constexpr (HAS_ROWS) {
@@ -225,7 +226,8 @@ __device__ __forceinline__ void add_plane(const Params& p, const Line& plane, co
   }
 }
 
-// Adds all taps of one channel of each group; `image` is the line along the first axis of the channel in group 0.
+// Adds to the sums the products of one channel of each group with all filter taps. `image`: x along the first spatial
+// axis, for that channel of group 0.
 __device__ __forceinline__ void add_channel(const Params& p, const Line& image, const Patch& patch,
                                             const Channels& channels, const Accumulator* weights, Sums& sums) {
   if constexpr (SPATIAL == 3) {

@@ -15,13 +15,13 @@ template <class T, bool BY_MAP> using BoxSource = typename Either<BY_MAP, Tensor
 __device__ __forceinline__ void prefetch_source(const void*) {}
 __device__ __forceinline__ void prefetch_source(const TensorMap& map) { prefetch(map); }
 
-// Bytes of a box that is copied by map.
+// Bytes that the barrier of a box expects if a tensor map copies it.
 template <class Box> __device__ __forceinline__ u32 copied_bytes(const BoxGeometry& g) {
   return Box::HALVES * g.rows * g.row_places * Box::COPIED_BYTES;
 }
 
-// Copies the box of `tile`, channels from `first_channel` on, to shared address `to`: by cp.async of all threads, or by
-// map, for the one thread that calls.
+// Copies the box of `tile`, from channel `first_channel` on, to shared-memory address `to`. From a tensor, all threads
+// of the block call it (cp.async); with a tensor map, one thread does (TMA).
 template <class Box, class T>
 __device__ __forceinline__ void copy_box(const T* tensor, const BoxGeometry& g, const i32 (&tile)[1 + BOX_AXES],
                                          i32 first_channel, u32 to, u32) {

@@ -50,10 +50,10 @@ static_assert(CHANNELS % BLOCK == 0 || TAPS_ABREAST == 2, "blocks of channels ar
 static_assert(SET_TAPS % TAPS_ABREAST == 0, "a set has whole steps");
 
 struct Task {
-  i32 filters, channels;  // first blocks of the pack
+  i32 filters, channels;  // index in the pack of the task's first block of 16 filters, and of its block of 16 channels
 };
 
-// The tasks of a pack: pairs of blocks that share a group.
+// The tasks of a pack: pairs of TASK_BLOCKS blocks of filters and a block of channels that have some group in common.
 struct Tasks {
   Task list[FILTER_BLOCKS * CHANNEL_BLOCKS];
   int count;
@@ -72,7 +72,7 @@ constexpr Tasks TASKS;
 constexpr int TASK_COUNT = UNITS * TASKS.count * TAP_SETS;  // tasks of a slab
 constexpr int TASK_SETS = (TASK_COUNT + TASK_WARPS - 1) / TASK_WARPS;
 
-// Computes a task of the list, which then lies in the program and not in memory.
+// Returns task `index` of the list. The unrolled selection keeps the list out of memory.
 __device__ __forceinline__ Task task_at(int index) {
   Task task = {index / CHANNEL_BLOCKS * TASK_BLOCKS, index % CHANNEL_BLOCKS};
   if constexpr (TASKS.count * TASK_BLOCKS < FILTER_BLOCKS * CHANNEL_BLOCKS) {
@@ -94,7 +94,8 @@ struct SliceTarget {
     return slices + i32(blockIdx.y) * slice_stride + filter * pitch;
   }
 
-  // Stores two neighbouring columns. is_ours: whether they are channels of the filter's group.
+  // Stores the sums of two neighbouring columns. is_ours[i]: whether column i is a channel of the filter's group; for
+  // even IN both or none are, and the caller has checked it.
   __device__ __forceinline__ void store(Row row, i32 column, const bool (&is_ours)[2], const Pair& sum) const {
     if constexpr (IN % 2 == 0) {
       *reinterpret_cast<Pair*>(row + column) = sum;
@@ -131,11 +132,11 @@ typedef Either<FINISHES, OutputTarget<Functor, OUTPUT_RANK, ROW_AXES, VECTOR>, S
 struct Params {
   BoxSource<TYPE, MAPPED> x, dy;
   BoxGeometry image, response;
-  i32 step[BOX_AXES];  // from output to output, in places of the box of x
+  i32 step[BOX_AXES];  // places of the box of x from one output to the next, along each axis
   i32 groups;
   Divider tiles[1 + BOX_AXES];
   i32 turns, longer_splits;  // tiles of a split; the first longer_splits splits have one more
-  i32 places;  // places of a tile, in whole instructions
+  i32 places;  // places of a tile, rounded up to PIXELS
   u32 offsets[TAP_SETS * SET_TAPS];  // offsets of the taps in the box, in bytes
   Target target;
 };
@@ -146,8 +147,8 @@ struct Sums {
   static constexpr int PAIRS = LINES * STEPS * 2;  // pairs of columns
   Accumulator values[TASK_BLOCKS][STEPS][2][4];
 
-  // Adds PIXELS pixels. filters: shared-memory address of the first pixel's block of dy; box: that of the block of x at
-  // place 0; both without swizzle.
+  // Adds the products of PIXELS pixels. filters: shared-memory address of the task's first filter in dy's first pixel.
+  // box: the address of the task's first channel at place 0 of x. Both are before the swizzle.
   __device__ __forceinline__ void add(u32 filters, u32 box, const u32* places, const u32* offsets) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     u32 a[TASK_BLOCKS][4];
@@ -192,7 +193,7 @@ struct Sums {
     }
   }
 
-  // Two neighbouring columns; number: (line, step, block of 8 columns).
+  // Returns the sums of two neighbouring columns. number: counts over (line, step, block of 8 columns).
   __device__ __forceinline__ Pair pair(int number) const {
     const int line = number / (2 * STEPS);
     const Accumulator(&of_block)[4] = values[line / 2][number / 2 % STEPS][number % 2];
@@ -333,7 +334,7 @@ struct Handed {
     }
   }
 
-  // A pair of the part's own share, plus those of the other parts in their order.
+  // Returns a pair of the part's own share plus the same pair of the other parts, in their order.
   __device__ __forceinline__ Pair joined(int part, int number, const Sums& own) const {
     Pair all = own.pair(number);
 #pragma unroll

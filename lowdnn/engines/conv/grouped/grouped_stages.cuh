@@ -22,7 +22,7 @@ constexpr int WARPS = THREADS / int(WARP_SIZE);
 constexpr int CHUNK_BYTES = BOX_CHUNK_BYTES;
 constexpr int CHUNK = CHUNK_BYTES / int(sizeof(TYPE));  // elements
 constexpr int BLOCK_N = 8;                              // output channels of one instruction
-constexpr int IN_CHUNKS = PACK * IN / CHUNK;  // chunks of a pack
+constexpr int IN_CHUNKS = PACK * IN / CHUNK;  // input channels of a pack, in chunks
 constexpr int OUT_BLOCKS = PACK * OUT / BLOCK_N;
 constexpr int UNIT_BLOCKS = UNIT_PACKS * OUT_BLOCKS;
 constexpr int BLOCKS_N = (UNIT_BLOCKS + 1) / 2 * 2;  // blocks of a unit, padded to an even number
@@ -31,12 +31,12 @@ constexpr int SLAB_BLOCKS = UNITS * BLOCKS_N;
 constexpr int DEPTH = TAPS * IN_CHUNKS;                 // chunks of k
 constexpr int FILTER_CHUNK_BYTES = 8 * CHUNK_BYTES;
 constexpr int STAGES = 2;
-constexpr int SET = BLOCKS_M * 16;  // pixels that a warp computes at a time
+constexpr int SET = BLOCKS_M * 16;  // output pixels that a warp computes in one pass over k
 // Whether rows of a filter chunk, which are filters, are the depth of the product. ldmatrix transposes 16-bit elements
 // only; elements of 32 bits are transposed by the copies.
 constexpr bool FILTERS_ARE_DEPTH = BACKWARD && sizeof(TYPE) == 2;
 constexpr int BARRIERS = STAGES + 1;
-constexpr int OFFSET_BYTES = (BARRIERS * int(sizeof(u64)) + DEPTH * 4 + 127) / 128 * 128;  // with barriers
+constexpr int OFFSET_BYTES = (BARRIERS * int(sizeof(u64)) + DEPTH * 4 + 127) / 128 * 128;  // barriers, too
 // Whole filters in their memory layout, at a pitch of an odd number of chunks.
 constexpr int FILTERS = UNITS * UNIT_PACKS * PACK * (BACKWARD ? IN : OUT);
 constexpr int WHOLE_FILTER_BYTES = TAPS * (BACKWARD ? OUT : IN) * int(sizeof(TYPE));
@@ -77,9 +77,9 @@ struct Params {
   Functor::Args epilogue;
 };
 
-// A tile position of one residue.
+// One output of a tile: where its inputs begin in the box, and its row in the output.
 struct Place {
-  u32 box;  // offset of its tap at the origin, in bytes
+  u32 box;  // bytes from the box's start to the position that a tap of offset 0 reads
   u32 row;  // row of the output, counted over (image, axes), or OUTSIDE
 };
 
@@ -170,13 +170,13 @@ __device__ __forceinline__ void load_filters(const Params& p, const Shared& shar
   }
 }
 
-// Writes the offsets of the chunks of k.
+// Writes the offset in the box of each chunk of k, from the position of a tap of offset 0.
 __device__ __forceinline__ void stage_offsets(const Params& p, u32* offsets) {
   for (u32 chunk = threadIdx.x; chunk < u32(DEPTH); chunk += THREADS)
     offsets[chunk] = p.taps[chunk / IN_CHUNKS].offset + chunk % IN_CHUNKS * CHUNK_BYTES;
 }
 
-// Writes the places of all residues of a tile.
+// Writes the Place of each output of a tile, residue by residue.
 __device__ __forceinline__ void stage_places(const Params& p, const i32 (&tile)[1 + AXES], Place* places) {
   for (u32 index = threadIdx.x; index < u32(CLASSES * p.class_places); index += THREADS) {
     const u32 number = CLASSES == 1 ? 0 : index / p.class_places;

@@ -51,7 +51,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
     __syncthreads();
   }
 
-  // Address of the thread's first row.
+  // Address in x of the thread's first row at tap 0.
   __device__ __forceinline__ u64 place() const { return u64(x + i64(base[0]) * UNIT_BYTES); }
 
   // Issues part `part` of `parts` of the next k tile's copies.
@@ -77,14 +77,14 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
   };
   struct Tap {
     i32 offset;  // offset of the tap and channel, in units
-    Mask bits;  // one in each axis' part of the mask; all bits past the end of k
+    Mask bits;  // one bit for each axis, that of the tap; all ones past the end of k
   };
 
   const PixelGeometry<AXES>& geometry;
   const u8* x;
   u32 row, chunk;
-  i32 unit, units;  // its first unit of the next k tile; the end of k
-  Tap taps[PIECES];  // taps of the tile that is being loaded
+  i32 unit, units;  // the thread's first unit in the next k tile; the end of k
+  Tap taps[PIECES];  // taps of this k tile's pieces, computed in part 0 of `load` and used in all parts
   i32 base[COPIES];
   Mask inside[COPIES];
 
@@ -113,7 +113,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
     return mask;
   }
 
-  // The tap at unit `at` of k. Past the end of k its bits are in no row's mask.
+  // Returns the tap at unit `at` of k. Past the end of k its bits match no row's mask, so that zeros are loaded.
   __device__ __forceinline__ Tap locate(i32 at) const {
     u32 index = geometry.channels.divide(u32(at));
     Tap tap = {i32(at - index * geometry.channels.divisor), 0};

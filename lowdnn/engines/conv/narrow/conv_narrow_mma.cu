@@ -7,12 +7,11 @@
 // number of words; w has any strides.
 // Warp: every workers-th tile of PIXELS neighbouring pixels, whose inputs and outputs are one stretch of memory each,
 // moved by one bulk copy, STAGES tiles ahead. Warps do not wait for each other.
-// Product: m = 16 pixels, n = 8 outputs, k = 2 * 16 bytes of inputs. Any numbering of inputs and outputs will do, as
-// long as the filter agrees. Lane % 4 = t has the words 4t .. 4t + 3 of a chunk of 64 bytes of a pixel's inputs, in two
-// steps of k, and the 8 outputs from 8t on of a run of 32, two from each of 4 blocks. So it reads 16 bytes of a pixel
-// at once, and writes 8 neighbouring outputs.
-// Shared memory (dynamic): filters [run of 32 outputs][block][chunk][lane] of 16 bytes, inputs [warp][stage], outputs
-// [warp], barriers [warp][stage].
+// Product: m = 16 pixels, n = 8 outputs, k = 2 * 16 bytes of inputs. k and n may number inputs and outputs in any order
+// that the staged filter shares. Lane % 4 = t has the words 4t .. 4t + 3 of a chunk of 64 bytes of a pixel's inputs, in
+// two steps of k, and the 8 outputs from 8t on of a run of 32, two from each of 4 blocks. So it reads 16 bytes of a
+// pixel at once, and writes 8 neighbouring outputs. Shared memory (dynamic): filters [run of 32
+// outputs][block][chunk][lane] of 16 bytes, inputs [warp][stage], outputs [warp], barriers [warp][stage].
 // Launch: THREADS threads, up to a block for each multiprocessor; it may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels of a pixel; BLOCKS_M blocks of 16 pixels in a tile; STAGES; THREADS; OUTPUT_RANK of
 // the functor, which hands back the stored values.

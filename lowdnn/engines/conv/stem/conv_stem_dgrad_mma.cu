@@ -5,14 +5,13 @@
 // too; dx channels-last with dense rows; w any strides. There are always three spatial axes, with extents of 1 in
 // front.
 // Product: m = 16 positions q of a row of dx, each the STRIDE_2 columns from q * STRIDE_2 - BASE on, n = 8 of their
-// elements in a row of dx, k = 16 filters of the output q - shift. The taps of a row are in n: one row of outputs adds
-// to OPEN rows of dx at a time. Any numbering of the filters will do, as long as w agrees: lane % 4 = t has the words
-// 4t .. 4t + 3 of a chunk of 64 bytes, in two steps of k.
-// Warp: every so many positions of a row, in GROUP steps of STRIDE_1 rows of a plane. It walks down the rows of
-// outputs, and multiplies each by all taps of a column of dx; then the sums of the rows of dx that are complete are
-// stored, and the others move up. A block of 16 positions has every BLOCKS_M-th one, so that positions a shift away
-// also make up whole blocks.
-// Shared memory (dynamic): filters [depth tap][chunk][shift][block of n][lane] of 16 bytes.
+// elements in a row of dx, k = 16 filters of the output q - shift. n also runs over the taps along the rows: one row of
+// dy adds to OPEN rows of dx. k may number the filters in any order that both operands share: lane % 4 = t holds words
+// 4t .. 4t + 3 of each 64 bytes, for two steps of k, and loads them at once.
+// Warp: takes units of SEGMENT positions of a row and GROUP steps of STRIDE_1 rows of a plane of dx. It walks down the
+// rows of dy and multiplies each by all its taps; then it stores the rows of dx that are complete and moves the sums of
+// the others up. A block of 16 positions has every BLOCKS_M-th one, so that positions a shift away also make up whole
+// blocks. Shared memory (dynamic): filters [depth tap][chunk][shift][block of n][lane] of 16 bytes.
 // Launch: THREADS threads, any number of blocks; it may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; CHANNELS; FILTERS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1, STRIDE_2; GAP_0; PAD_0, PAD_1; BASE: the
 // padding of the last axis plus SHIFT; BLOCKS_M; GROUP; TOGETHER elements of a store; THREADS; MIN_BLOCKS on a
@@ -34,7 +33,7 @@ constexpr int OPEN = TAPS_1 > STRIDE_1 ? TAPS_1 : STRIDE_1, REACH = (TAPS_1 - 1)
 constexpr int BLOCKS_N = TAPS_1 * COLUMN_BLOCKS;
 constexpr int LANE_FILTERS = 16 / SIZE, CHUNK = 4 * LANE_FILTERS, CHUNKS = (FILTERS + CHUNK - 1) / CHUNK;
 constexpr int SEGMENT = BLOCKS_M * 16, LOADED = BLOCKS_M + SHIFTS - 1;
-constexpr int PART = SHIFTS * BLOCKS_N * int(WARP_SIZE);  // a chunk's filters of all lanes
+constexpr int PART = SHIFTS * BLOCKS_N * int(WARP_SIZE);  // 16-byte items of one chunk's filters
 static_assert(FILTERS % LANE_FILTERS == 0, "a lane's filters are there or not");
 
 struct Params {
@@ -73,11 +72,13 @@ __device__ __forceinline__ void stage_filters(const Params& p, u32 filters) {
   }
 }
 
-// A warp's sums: the rows of dx that outputs are added to at a time.
+// A warp's sums for the OPEN rows of dx to which the current row of dy contributes.
 struct Sums {
   f32 values[OPEN][COLUMN_BLOCKS][BLOCKS_M][4];
 
-  // Adds a row of outputs. from: its beginning. first: the lane's first output. filters: the lane's filters of the tap.
+  // Adds the products of one row of dy with all taps of a depth tap to the OPEN rows of dx. from: the row's first
+  // element. first: index of the lane's first output. filters: shared-memory address of the lane's filters of the depth
+  // tap.
   __device__ __forceinline__ void add(const TYPE* from, i32 first, i32 outputs, u32 filters) {
     const u32 own = threadIdx.x % 4 * LANE_FILTERS;
 #pragma unroll 1
@@ -132,7 +133,7 @@ struct Sums {
     }
   }
 
-  // Moves up the rows that stay open.
+  // Moves the sums of unfinished rows up by STRIDE_1, and begins new ones.
   __device__ __forceinline__ void advance() {
 #pragma unroll
     for (int row = 0; row < OPEN; ++row)

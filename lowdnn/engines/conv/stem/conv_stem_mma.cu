@@ -7,7 +7,7 @@
 // Product: m = 16 output pixels, n = 8 filters, k = 32 bytes. For one row of taps an output reads ROW_TAPS neighbouring
 // elements of x: in shared memory, in whole words, they are the product's k in place. If pixels are an odd number of
 // 16-bit elements from one to the next, every second one begins inside a word. Then there are two classes of pixels,
-// whose filters are shifted by an element, and a block of 16 is of one class. Any numbering of the filters will do:
+// whose filters are shifted by an element, and a block of 16 is of one class. n may number the filters in any order:
 // lane % 4 = t has RUN neighbouring ones, and writes them at once.
 // Block: every gridDim.x-th tile of TILE_H * TILE_W outputs of a plane, while the box of x of the next one is copied
 // (STAGES = 2). A warp computes UNIT neighbouring outputs of a tile at a time, PASS filters at a time.
@@ -94,7 +94,7 @@ __device__ __forceinline__ void stage_filters(const Params& p, u32 filters) {
   }
 }
 
-// Writes the offsets of a pixel's words of k for each lane, and masks of the elements that are the pixel's.
+// Writes for each word of k its offset from a pixel's first word, and a mask of its elements that the pixel reads.
 __device__ __forceinline__ void stage_tables(u32 memory) {
   for (u32 index = threadIdx.x; index < u32(STEPS * 8); index += THREADS) {
     const u32 step = index / 8, t = index / 2 % 4, half = index % 2, word = step * 8 + half * 4 + t;
@@ -183,18 +183,18 @@ struct Place {
            column + i32(pixel % TILE_W) < p.out_extents[2];
   }
 
-  // Pixels of the tile that exist, if it is a whole number of rows or a part of one.
+  // Number of the tile's pixels that exist, for a tile of whole rows or of a part of one row.
   __device__ __forceinline__ i32 pixels(const Params& p) const {
     return TILE_H == 1 ? min(p.out_extents[2] - column, TILE_W) : min(p.out_extents[1] - row, TILE_H) * TILE_W;
   }
 
-  // The pixel's index over (image, axes).
+  // Index of a pixel of the tile in the output, counted over (image, axes).
   __device__ __forceinline__ i32 output(const Params& p, u32 pixel) const {
     return (plane * p.out_extents[1] + row + i32(pixel / TILE_W)) * p.out_extents[2] + column + i32(pixel % TILE_W);
   }
 };
 
-// Index in a unit of a lane's pixel.
+// Index in its unit of a lane's pixel: row `half` * 8 + lane / 4 of block i.
 __device__ __forceinline__ u32 pixel_of(int i, int half) {
   const u32 row = half * 8 + threadIdx.x % WARP_SIZE / 4;
   return CLASSES == 1 ? i * 16 + row : i / CLASSES * (16 * CLASSES) + row * CLASSES + i % CLASSES;

@@ -1,13 +1,16 @@
 // stem_fold: folded[n, i, (a, c)] = x[n, c, origin + i * pace + a * gap] in each spatial axis, 0 where x has no such
-// element; a counts the phases of all axes, the last axis fastest.
+// element. So a convolution of few channels becomes one of more channels and fewer taps (stem/fold.py): `a` counts the
+// phases, the elements of an axis that are written into the channels of one position, over all axes, the last one
+// fastest.
 //
 // Layouts: x has any strides; folded is dense, its channels innermost and padded with zeros. A filter is folded
 // likewise, with its filters as images. There are always three spatial axes, with extents of 1 in front.
-// Block: 256 items. An item is one chunk (16 bytes) of the folded channels of a position. If single elements are loaded
-// and a position has at most 8 chunks, an item is all of them, so that each element's phase is a compile-time value.
+// Block: 256 threads, each with one item: one chunk (16 bytes) of the folded channels of a position. If VECTOR is 1 and
+// a position has at most 8 chunks, an item is all of them, so that each element's phase is a compile-time value.
 // Launch: 256 threads, ceil(items / 256) blocks.
-// Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included; VECTOR: phases of the
-// last axis in one aligned access, with 1 channel; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
+// Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED: channels of folded, padding included; VECTOR:
+// phases of the last axis in one aligned access, with 1 channel; OVERLAPS_PREVIOUS: as a dependent launch
+// (dependent_launch.cuh).
 
 #include "include/math/division.cuh"
 #include "include/ptx/dependent_launch.cuh"

@@ -1,13 +1,14 @@
-// Images of few channels in shared memory, for convolutions whose k (or n) is the inputs of an output.
+// Images of few channels in shared memory, for convolutions in which k (or n) runs over the inputs that one output
+// reads.
 //
 // For one row of taps an output reads ROW_TAPS neighbouring elements of a channels-last image. In shared memory, in
-// whole words, they are operands of tensor cores in place. If outputs are an odd number of 16-bit elements from one to
-// the next, every second one begins inside a word: there are two classes of outputs, whose taps have different
-// positions in their words. There are always three spatial axes, with extents of 1 in front.
-// Rows of the image are dense; rows, planes and images begin at whole copies of COPY elements, and rows end so.
-// Macros: TYPE; CHANNELS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1; GAP_0, GAP_1 between taps; STEP elements from
-// output to output of a row; LEAD from a row's beginning in shared memory to the first output's; TILE_H, TILE_W outputs
-// of a tile; PITCH, COPY elements of a row and of one copy; THREADS of a block.
+// whole words, they are operands of tensor cores in place. If the inputs of neighbouring outputs begin at a distance of
+// an odd number of 16-bit elements, those of every second output begin inside a word: there are two classes of outputs,
+// whose taps have different positions in words. There are always three spatial axes, with extents of 1 in front. Rows
+// of the image are dense; rows, planes and images begin at whole copies of COPY elements, and rows end so.
+// Macros: TYPE; CHANNELS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1; GAP_0, GAP_1 between taps; STEP: elements from
+// the inputs of one output to those of the next; LEAD: elements from a row's beginning in shared memory to the first
+// output's inputs; TILE_H, TILE_W outputs of a tile; PITCH, COPY elements of a row and of one copy; THREADS of a block.
 
 #pragma once
 
@@ -24,7 +25,8 @@ constexpr int WORDS = TAP_ROWS * ROW_WORDS;
 constexpr int BOX_H = (TILE_H - 1) * STRIDE_1 + (TAPS_1 - 1) * GAP_1 + 1, BOX_ROWS = TAPS_0 * BOX_H;
 constexpr int BOX_BYTES = (BOX_ROWS * PITCH * SIZE + 15) / 16 * 16;
 
-// The taps of a word of an output: those of row `row` from `element` on.
+// The taps that a word of an output's inputs holds: those of row `row` of the filter, from `element` on, which may be
+// negative.
 struct TapWord {
   i32 row, element;
 
@@ -34,7 +36,7 @@ struct TapWord {
   __device__ __forceinline__ bool has(int i) const { return row < TAP_ROWS && u32(element + i) < u32(ROW_TAPS); }
 };
 
-// Bytes from an output's first word to another one; a word without taps gets that of an existing word.
+// Bytes from the first word of an output's inputs to word `word`; 0 for a word without taps.
 __device__ __forceinline__ u32 word_offset(u32 word) {
   const u32 row = word / ROW_WORDS;
   return word < WORDS ? (row / TAPS_1 * BOX_H + row % TAPS_1 * GAP_1) * (PITCH * SIZE) + word % ROW_WORDS * 4 : 0;
@@ -88,7 +90,8 @@ struct StemImage {
   i32 origin[AXES];  // origin of the box of tile 0; the last one in elements
 };
 
-// Copies BOX_ROWS rows of PITCH elements, the box of a tile (image, axes); elements outside x become 0.
+// Copies the box of inputs of a tile (image, axes) to `to`: BOX_ROWS rows of PITCH elements. Elements outside x become
+// 0.
 __device__ __forceinline__ void stage_box(const StemImage& p, const i32 (&tile)[1 + AXES], u8* to) {
   const i32 depth = tile[1] * STRIDE_0 + p.origin[0], height = tile[2] * (TILE_H * STRIDE_1) + p.origin[1];
   const i32 first = tile[3] * (TILE_W * STEP) + p.origin[2];

@@ -4,17 +4,16 @@
 // Product: rows are the filters of a group; columns are blocks of 64 channels of a filter tap, taps outermost; k walks
 // over the output pixels. Both operands are channels-last, hence MN-major, which the tensor cores take only in 16-bit
 // types: in fp32, dy passes through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block
-// is 64 pixels, or 32 in fp32, by 64 filters or channels. DY_AXES, X_AXES: how an operand is walked through
-// (pixel_walk.cuh): by an im2col map of SPATIAL axes, or, with 0, as a matrix of pixels by channels; x only if the
-// filter has one tap, stride 1 and no padding.
-// TAP_RUN = 1: a block's channels are loaded for each tap. A walk past the last image reads zeros.
-// VALID_TAPS > 0: the number of taps, each of which walks only over the outputs whose pixel of x is not padding: a box
-// of the outputs, and one of the same extents in x. Taps of equal extents share one of WALKS walks. Each tap has its
-// own schedule, with its own number of slices; a tile has columns of one tap.
-// TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same channels. All are read
-// from one window of WINDOW_PIXELS positions of x; each tap reads TAP_DISTANCE positions after the tap before it. For
-// that, the walk has more positions in a line than there are outputs. There dy reads as zeros, and where a tap's window
-// runs on into the next line, it reads that line's padding.
+// is 64 pixels, or 32 in fp32, by 64 filters or channels. The sequence of an operand's pixels along k is its walk
+// (pixel_walk.cuh). DY_AXES, X_AXES: SPATIAL for a walk through an im2col map, or 0 for a matrix of pixels by channels,
+// which x is only if the filter has one tap, stride 1 and no padding. TAP_RUN = 1: each tap of a tile loads its own
+// pixels of x. Positions of a walk past the last image are zeros. VALID_TAPS > 0 (the number of taps): each tap sums
+// only the outputs whose pixel of x is not padding, which are a box of the outputs and a box of the same extents in x.
+// Taps with boxes of equal extents share one of WALKS walks. Each tap has its own schedule and number of slices; a tile
+// has columns of one tap. TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same
+// channels. All are read from one window of WINDOW_PIXELS positions of x; each tap reads TAP_DISTANCE positions after
+// the tap before it. For that, a line of the walk has more positions than there are outputs: at the added positions dy
+// is zero, and taps that reach into the next line read that line's padding.
 // CONVERTED: x is a function of a tensor in memory, Prologue of generated.cuh over (image, channel), which is applied
 // in shared memory (converted_pixels.cuh). HAS_TAIL: whether a group's channels end inside a block of 64.
 // Block: computes tiles of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh).
@@ -53,7 +52,7 @@ typedef Either<STORE == STORE_FUNCTOR,
                FunctorEpilogue<Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns>,
                SliceEpilogue<Stored, Columns>>::Type Epilogue;
 
-// The schedules of taps, the one with the longest items first. first_column: the first column of each schedule's tap.
+// One schedule for each tap, those with the longest items first. first_column: the first column of each schedule's tap.
 template <class One, int TAPS> struct TapSchedule : ClassSchedule<One, TAPS> {
   u32 first_column[TAPS];
 
@@ -65,14 +64,13 @@ template <class One, int TAPS> struct TapSchedule : ClassSchedule<One, TAPS> {
 };
 typedef Either<VALID_TAPS != 0, TapSchedule<Tile::Schedule, VALID_TAPS>, Tile::Schedule>::Type Schedule;
 
-// A tap that walks only over valid pixels: its walk, and the offsets from the walk of its outputs and their pixels of
-// x.
-// A tap without pixels adds up zeros.
+// A tap that sums only valid pixels: the index of its walk, and the offsets of its box of outputs and its box of x from
+// that walk. A tap without valid pixels sums zeros.
 struct ValidTap {
   u32 walk, is_empty;
   i32 dy_offset[SPATIAL], x_offset[SPATIAL];
 
-  // Moves boxes by an offset from the walk, and returns the index of the walk.
+  // Sets the boxes' offset from the walk, and returns the index of the walk.
   template <int BOXES>
   __device__ __forceinline__ u32 move(const i32 (&offset)[SPATIAL], PixelBox (&box)[BOXES]) const {
 #pragma unroll
@@ -84,7 +82,7 @@ struct ValidTap {
   }
 };
 
-// All taps, each with a walk over its own pixels. Boxes are moved to those of a tap; the result is its walk.
+// All taps with their walks. move_dy and move_x set the offsets of a tap's boxes of dy and of x, and return its walk.
 template <int TAPS> struct ValidTaps {
   ValidTap taps[TAPS];
 
@@ -129,7 +127,7 @@ struct Params : ValidTaps<VALID_TAPS>, WalksOf<Dy, DY_AXES>, WalksOf<X, X_AXES>,
   TensorMap dy[WALKS], x[WALKS];
   Epilogue::Output output;
   Schedule schedule;
-  u32 group_filters;  // in dy, from one group to the next
+  u32 group_filters;  // channels of dy from one group to the next
 };
 
 #if MN_MAJOR_TYPES
@@ -141,7 +139,7 @@ __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile
 DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_chunk, 64, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
 DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_tile, TILE_N, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
 
-// Multiplies the columns of a tap: a block of 64 channels of a window, or the tile's columns.
+// The wgmma for the columns of one tap: 64 channels with windows of x, otherwise all columns of the tile.
 struct MultiplyTap {
   template <int SUMS>
   __device__ __forceinline__ void operator()(f32 (&d)[SUMS], const u32 (&a)[4], u64 b, bool accumulate) const {
@@ -160,7 +158,7 @@ __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile
 }
 #endif
 
-// Multiplies the tiles of a warpgroup, with x converted if necessary. boxes: the boxes of x along its pixels.
+// Multiplies the tiles of a warpgroup, with x converted first if CONVERTED. boxes: sets the boxes of x for a tile.
 template <int X_BOXES, class Params, class Boxes>
 __device__ __forceinline__ void multiply(const Params& p, const Tile& tile, u32 warpgroup, const Boxes& boxes,
                                          Epilogue& epilogue) {

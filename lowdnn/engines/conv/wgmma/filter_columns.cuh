@@ -1,8 +1,8 @@
 // The columns of a filter gradient's product: blocks of 64 channels of one filter tap.
 //
-// Blocks come in runs of TAP_RUN_ taps that are neighbours along the last axis (all taps of that axis, or 1). Runs go
-// over the taps in the filter's order, and for each over the group's channels. The output's columns are (taps,
-// channels) without gaps.
+// A run is the blocks of the same 64 channels for TAP_RUN_ taps that are neighbours along the last axis (1, or all taps
+// of that axis). Runs are numbered over the taps in the filter's order and, fastest, over the group's blocks of
+// channels. The output's columns are (taps, channels) without gaps.
 
 #pragma once
 
@@ -34,7 +34,7 @@ template <int AXES, int TAP_RUN_> struct FilterColumns {
     return box;
   }
 
-  // The tap of a run of one.
+  // Returns the tap of a run; only for TAP_RUN_ = 1.
   __device__ __forceinline__ u32 tap(u32 run) const { return chunks.divide(run); }
 
   // The output's columns for the product's columns from `column` on, a multiple of 64.

@@ -44,7 +44,7 @@ template <int AXES> struct PixelClass {
   }
 };
 
-// Position of a walk over the k blocks of a class.
+// The current k block of a class: block of channels, and tap along each axis.
 template <int AXES, int K> struct TapWalk {
   i32 tap[AXES];
   i32 channel;

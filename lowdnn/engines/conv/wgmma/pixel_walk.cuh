@@ -20,7 +20,8 @@ template <int AXES> struct PixelWalk {
 // A walk through pixels of constant stride: a tiled map of (channels, pixels).
 template <> struct PixelWalk<0> {};
 
-// 64 channels from `channel` on. offset: a filter tap's distance from the walk, by axis.
+// A box of 64 channels from `channel` on. offset: positions along each axis from the walk to those that the filter tap
+// reads.
 struct PixelBox {
   i32 channel;
   u16 offset[3];
@@ -39,7 +40,7 @@ template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> st
   const PixelWalk<AXES>* walks;
   const Boxes& boxes;
   Share share;
-  u32 which;  // index of the walk
+  u32 which;  // index of the tile's walk and of its map
   PixelBox box[BOXES];
   u32 position;
 
