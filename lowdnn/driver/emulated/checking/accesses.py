@@ -9,19 +9,19 @@ import numpy as np
 
 from lowdnn.driver.emulated.memory.arena import Array
 
-#: Reads that are kept of each granule, one for each warp number modulo this. A read that another one replaces may
-#: hide a race; it never makes one up.
+#: Last reads that are kept for each granule: one for each value of the warp's number modulo this. A read that another
+#: one replaces may hide a race, but never causes a false report.
 READERS = 4
-#: The rows of reads from this one on are for asynchronous work.
+#: Index of the first row of reads that is for asynchronous work.
 ASYNC_READER = READERS
 ASYNC_READERS = 2
 READER_ROWS = READERS + ASYNC_READERS
 _EPOCH_BYTES = 8
 _LARGEST_SHIFT = 4
-#: log2 of the bytes of a region for which it is known whether anything in it has been accessed.
+#: log2 of the bytes of a region; for each region a flag says whether anything in it has been accessed.
 _REGION_SHIFT = 16
 _WRITES, _WARP_READS, _ASYNC_READS = range(3)
-#: Reads that wait to be entered, at most, in units.
+#: Most units read that wait to be entered into the arrays.
 _MOST_WAITING = 1 << 22
 
 
@@ -37,7 +37,8 @@ class Accesses:
     def __init__(self, writes: Array, reads: Array, shift: int) -> None:
         self.shift = shift
         self._count = ((writes.size << shift) - 1 >> _REGION_SHIFT) + 1
-        #: A byte for each region (1: touched), by kind of access. Few are looked at at a time, so they are no arrays.
+        #: A byte for each region (1: touched), by kind of access. They are bytearrays, not NumPy arrays, since few are
+        #: looked at at a time.
         self._touched = tuple(bytearray(self._count) for _ in range(3))
         #: The places that were looked up last, their unit and their regions.
         self._found: tuple[Array | None, int, slice] = (None, 0, slice(0, 0))
@@ -46,7 +47,7 @@ class Accesses:
         self._levels = [_Level(writes, reads, 1 << n) for n in range(_LARGEST_SHIFT + 1 - shift)]
 
     def touched(self, places: Array, unit: int) -> tuple[bool, range]:
-        """(may any of the places have been written, which rows may hold reads of them)."""
+        """Returns (whether some of the places may have been written, the rows that may hold reads of them)."""
         regions = self._regions(places, unit)
         is_written, by_warps, by_async = (1 in touched[regions] for touched in self._touched)
         return is_written, range(0 if by_warps else ASYNC_READER, READER_ROWS if by_async else ASYNC_READER)
@@ -109,7 +110,7 @@ class Accesses:
 
 
 class _Level:
-    """Epochs of units of ``size`` granules: as [units, size], and as [units] words, which scatter faster."""
+    """Epochs of units of ``size`` granules, as two views: [units, size], and [units] words, which scatter faster."""
 
     def __init__(self, writes: Array, reads: Array, size: int) -> None:
         self.size = size
@@ -125,7 +126,7 @@ class _Level:
 
 
 def epoch_bytes(size_bytes: int, shift: int) -> int:
-    """Bytes that the epochs of so much memory take, in granules of ``1 << shift`` bytes."""
+    """Bytes of the epochs of ``size_bytes`` bytes of memory, in granules of ``1 << shift`` bytes."""
     return (size_bytes >> shift) * _EPOCH_BYTES * (1 + READER_ROWS)
 
 

@@ -55,11 +55,11 @@ class AsyncRaces:
         self._visits.note(visit)
 
     def mbarrier_used(self, group: Lanes[object], index: Array) -> None:
-        """Any other operation on the barriers ``index``: they must have been initialised before."""
+        """Any other operation on the barriers ``index``: checks that their initialisation comes before it."""
         self._visits.check(self._mbarrier_visit(group, self.batch.mbarriers.places(index), write=False))
 
     def mbarrier_arrives(self, lanes: Array, index: Array) -> None:
-        """Lanes arrive, and release what they know."""
+        """Lanes arrive, and release the accesses that they know of."""
         mbarriers = self.batch.mbarriers
         rows, numbers = _pairs(self._order.row_of_lane[lanes], index, mbarriers.count)
         made = self._order.column_of_row[rows] + stamp(self._history.time, self._history.site())
@@ -75,7 +75,8 @@ class AsyncRaces:
         complete[index, self._order.mbarrier_columns(slots, numbers)] = phases
 
     def mbarrier_passed(self, group: Lanes[object], index: Array, complete: Array, acquires: bool) -> None:
-        """Lanes have found, or not, a phase of the barriers ``index`` complete; ``acquires``: not ``.relaxed``."""
+        """Lanes have tested whether a phase of the barriers ``index`` is complete. acquires: the test was not
+        ``.relaxed``."""
         self.mbarrier_used(group, index)
         if complete.any():
             count = self.batch.mbarriers.count
@@ -113,7 +114,8 @@ class AsyncRaces:
             order.note(rows, order.bulk_columns(rows, reads), limits)
 
     def _check_signal(self, group: Lanes[object], copy: BulkCopy, place: Array, rows: Array) -> None:
-        """The mbarriers have been initialised; for copies of the async proxy, which bring no registers, also fenced."""
+        """Checks that the mbarriers have been initialised and, for copies of the async proxy whose data are not
+        registers, that a fence followed."""
         memory, accesses = self._visits.memory(in_global=False)
         places = place >> _MBARRIER_UNIT
         positions = _positions(group, copy.transfer.lanes)

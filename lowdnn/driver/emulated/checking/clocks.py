@@ -49,7 +49,7 @@ class Clocks:
 
 
 def joined(clocks: Array, keys: Array) -> tuple[Array, Array]:
-    """(distinct keys, for each of them the latest of every column)."""
+    """(distinct keys, for each of them the maximum of every column)."""
     if keys.size == 1:
         return keys, clocks
     order = keys.argsort(kind="stable")

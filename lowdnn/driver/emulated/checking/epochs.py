@@ -24,17 +24,17 @@ _SCOPES = 3
 
 
 def marked(columns: Any) -> Any:
-    """Columns in their place in an epoch."""
+    """Shifts columns to their bits in an epoch."""
     return columns << _COLUMN_SHIFT
 
 
 def stamp(time: int, site: int, scope: int = WEAK, asynchronous: bool = False) -> np.int64:
-    """The contents of an epoch besides its column."""
+    """An epoch without its column: time, site, scope and flag."""
     return np.int64(asynchronous << _ASYNC_SHIFT | time << _TIME_SHIFT | site << _SITE_SHIFT | scope)
 
 
 def timed(times: Any) -> Any:
-    """Times in their place in an epoch."""
+    """Shifts times to their bits in an epoch."""
     return times << _TIME_SHIFT
 
 

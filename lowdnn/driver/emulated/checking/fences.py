@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Fences:
-    """The knowledge of each warp at its last fence, and what it has read since. A fence of CTA scope orders accesses to
-    shared memory only."""
+    """For each warp, the accesses that it knew of at its last fence, and the releases that it has read since. A fence
+    of CTA scope orders accesses to shared memory only."""
 
     def __init__(self, order: Order, history: LaunchHistory) -> None:
         self._order = order

@@ -45,27 +45,27 @@ class LaunchHistory:
         self.traits = kernel.traits
         self.time = 1
         self.ctas: list[int] = []
-        #: Where threads synchronise through global memory -> what is known to who reads there.
+        #: By location in global memory through which threads synchronise: the clock that a reader acquires.
         self.locations: dict[tuple[bool, int], Array] = {}
         self.accesses = of_global(arena.extent_bytes, self.traits.global_shift, lazy_map)
         self._lines = kernel.code_lines
         self._ptx_lines = kernel.ptx_lines
-        #: By block and place in its code: numbers of sites. Finding the line of a place takes long.
+        #: Numbers of sites by block and place in its code; kept since finding the line of a place is slow.
         self._sites: dict[tuple[str, int], int] = {}
         self._numbers: dict[int, int] = {}
         self._site_lines: list[int] = [0]
 
     def ctas_that_fit(self, shared_bytes: int) -> int:
-        """CTAs of so much shared memory whose accesses may be kept at a time."""
+        """Number of CTAs with ``shared_bytes`` of shared memory whose accesses fit the host memory at a time."""
         return _SHARED_EPOCH_BYTES // max(epoch_bytes(shared_bytes, self.traits.shared_shift), 1)
 
     def tick(self) -> int:
-        """The time after one more synchronisation."""
+        """Advances the time by one synchronisation, and returns it."""
         self.time += 1
         return self.time
 
     def site(self) -> int:
-        """A number for the place in the PTX that is being executed; 0 where none is, or after too many."""
+        """The number of the PTX line that is being executed; 0 if there is none, or if all numbers are in use."""
         frame: Any = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename not in self._lines:
             frame = frame.f_back

@@ -40,9 +40,8 @@ class Lifetimes:
         self._over = np.zeros(shape, dtype=np.int64)
 
     def use(self, slots: Array, rows: Array, made: Array, strong: bool = False) -> None:
-        """Warps ``rows`` use shared memory of the CTAs ``slots``, in accesses with the epochs ``made``.
-
-        Who synchronises through a strong access knows of the warp's last fence, and that the access is over.
+        """Warps ``rows`` access shared memory of the CTAs ``slots``, with the epochs ``made``. A warp that synchronises
+        with a strong access knows of the accessing warp's last fence, and that the access is over.
         """
         others = np.flatnonzero(slots != rows // self._order.warps)
         if self.shared and others.size:
@@ -53,7 +52,7 @@ class Lifetimes:
             self._uses[slots[others], self._columns(made)] = made
 
     def see(self, rows: Array, written: Array) -> None:
-        """Warps read, in strong loads, what was written with the epochs ``written``."""
+        """Strong loads of warps have read values that were written with the epochs ``written``."""
         slots, columns = rows // self._order.warps, self._columns(written)
         np.maximum.at(self._over, (slots, columns), epochs.time_of(written) + 1)
 
@@ -64,7 +63,7 @@ class Lifetimes:
             self._order.release((_ARRIVALS, phase), self.batch.cta_count, rows, clusters)
 
     def cluster_passes(self, rows: Array, phase: int) -> None:
-        """Warps have waited for it."""
+        """Warps have waited for the cluster's barrier."""
         if self.shared:
             slots = np.unique(rows // self._order.warps)
             held = self._order.held((_ARRIVALS, phase), self.batch.cta_count)[slots // self.batch.cluster_size]

@@ -70,7 +70,7 @@ class MapRaces:
             self._acquired[slot, place] = clock if before is None else np.maximum(before, clock)
 
     def _is_fenced(self, found: Array, rows: Array, places: Array) -> Array:
-        """For each epoch of a change, at a unit: has a release fence covered it, and an acquire fence of the CTA."""
+        """For each epoch of a change: whether a release fence came after it, and then an acquire fence of the CTA."""
         same, columns = self._order.own_columns(found, rows)
         times = epochs.time_of(found)
         held = self._order.held(_RELEASED, self.batch.cta_count)[self._domains(rows), columns]
@@ -84,13 +84,13 @@ class MapRaces:
         return np.asarray(~same | (np.minimum(held, acquired) > times))
 
     def _acquired_time(self, slot: int, place: int, column: int) -> int:
-        """The map begins at ``place`` or before it."""
+        """The time that was acquired for the map in which ``place`` lies."""
         starts = range(place, place - TENSOR_MAP_BYTES, -(1 << _UNIT))
         clocks = (self._acquired.get((slot, start)) for start in starts)
         return max((int(clock[column]) for clock in clocks if clock is not None), default=0)
 
     def _domains(self, rows: Array) -> Array:
-        """Numbers of what the warps can synchronise within."""
+        """Numbers of the warps' domains."""
         if self._order.spans_launch:
             return np.zeros_like(rows)
         return np.asarray(rows // self._order.warps // self.batch.cluster_size)

@@ -1,4 +1,5 @@
-"""The order of a batch's accesses: who knows what, through barriers, mbarriers, fences and waits.
+"""The order of a batch's accesses: which earlier accesses each warp knows of, through barriers, mbarriers, fences and
+waits.
 
 Columns of a domain: first those of its warps, CTA by CTA; then, CTA by CTA, those of asynchronous work, whose times are
 phases of an mbarrier or numbers of commit groups; last, one for the launch before.
@@ -20,7 +21,7 @@ from lowdnn.driver.emulated.memory.arena import Array
 
 _WARP = 32
 _WARPGROUP = 4
-#: mbarriers of a CTA with columns of their own; further ones share them.
+#: Columns for the mbarriers of a CTA; if it has more, several share a column.
 _MBARRIERS = 64
 #: Largest table of clocks, in entries.
 _LARGEST_TABLE = 1 << 24
@@ -64,11 +65,12 @@ class Order:
 
     @property
     def spans_launch(self) -> bool:
-        """Can all warps of the launch synchronise, through global memory: a grid may be one cluster."""
+        """Whether all warps of the launch can synchronise, through global memory or because the grid is one cluster."""
         return self.history.traits.orders_memory and self._domain == self._grid
 
     def _domain_size(self) -> int:
-        """CTAs of a domain: where fences can order CTAs, those of the launch, unless they are too many."""
+        """Number of CTAs of a domain: all of the launch if fences can order CTAs and the table does not become too
+        large."""
         batch = self.batch
         entries = batch.cta_count * self.warps * self._grid * (self.warps + self._extra)
         if self.history.traits.orders_memory and entries <= _LARGEST_TABLE:
@@ -76,7 +78,7 @@ class Order:
         return batch.cluster_size
 
     def _marked(self, slots: Array, columns: Array) -> Array:
-        """Columns of the domains of some slots, in their place in an epoch."""
+        """Columns of the domains of some slots, shifted to their bits in an epoch."""
         return np.asarray(epochs.marked(self._domain_of_slot[slots] * self.clocks.columns + columns))
 
     def rows_of(self, lanes: Array) -> Array:
@@ -87,7 +89,8 @@ class Order:
 
     # -- questions --------------------------------------------------------------------------------------------------
     def is_ordered(self, found: Array, rows: Array, scope: int) -> Array:
-        """For each epoch found: does the warp of ``rows``, that makes an access of ``scope``, come after it."""
+        """For each epoch ``found``: whether the access of ``scope`` that the warp in ``rows`` makes is ordered after
+        it."""
         same, columns = self.own_columns(found, rows)
         ordered = same & self.clocks.knows(rows, columns, epochs.time_of(found))
         if scope != WEAK:
@@ -97,21 +100,23 @@ class Order:
         return np.asarray(ordered)
 
     def own_columns(self, found: Array, rows: Array) -> tuple[Array, Array]:
-        """For each epoch found: is it of the domain of the warp of ``rows``, and its column there (0 where not)."""
+        """For each epoch ``found``: (whether it belongs to the domain of the warp in ``rows``, its column there or
+        0)."""
         columns = epochs.column_of(found) - self._first_column_of_row[rows]
         # A negative number is a large one without its sign.
         same = columns.view(np.uint64) < self.clocks.columns
         return same, np.where(same, columns, 0)
 
     def is_fenced(self, found: Array, rows: Array) -> Array:
-        """For each epoch found, of a write that is known: can asynchronous work of the warp of ``rows`` see it."""
+        """For each epoch ``found`` of a write that the warp in ``rows`` knows of: whether the warp's asynchronous work
+        sees it, after a proxy fence."""
         columns = epochs.column_of(found) - self._first_column_of_row[rows]
         by_warp = columns.view(np.uint64) < self._domain * self.warps
         fenced = self.clocks.has_fenced(rows, np.where(by_warp, columns, 0), epochs.time_of(found))
         return np.asarray(~by_warp | fenced)
 
     def _both_strong(self, found: Array, rows: Array, scope: int) -> Array:
-        """Where both accesses are strong and each scope takes in the other thread."""
+        """Whether both accesses are strong and the scope of each includes the other thread."""
         scopes = np.where(epochs.scope_of(found) == WEAK, WEAK, np.minimum(epochs.scope_of(found), scope))
         ctas, slots = self._cta_of(found), rows // self.warps
         own = self._domain_of_slot[slots] * self._domain + self._rank[slots]
@@ -127,7 +132,7 @@ class Order:
         return domains * self._domain + ranks
 
     def who(self, epoch: Any) -> tuple[int, str]:
-        """(linear number of the CTA, what of it) that made an epoch."""
+        """The CTA (linear number) that made an epoch, and which of its warps or copies."""
         column = int(epochs.column_of(epoch)) % self.clocks.columns
         generic = self._domain * self.warps
         cta = self.history.ctas[int(self._cta_of(epoch))]
@@ -169,7 +174,7 @@ class Order:
         return self._marked(slots, columns)
 
     def note(self, rows: Array, columns: Array, numbers: Any) -> None:
-        """Some warps know groups below ``numbers`` of some columns to be complete."""
+        """Notes that some warps know of the completion of groups below ``numbers``, in some columns."""
         self.clocks.known[rows, columns] = np.maximum(self.clocks.known[rows, columns], numbers)
 
     def _extra_columns(self, slots: Array, places: Array) -> Array:
@@ -177,19 +182,21 @@ class Order:
 
     # -- clocks of what warps synchronise through ---------------------------------------------------------------------
     def release(self, key: Any, count: int, rows: Array, objects: Array, passed: Array | None = None) -> None:
-        """Warps ``rows`` give what they know, or ``passed``, to ``objects``, of which ``key`` has ``count``."""
+        """Warps ``rows`` release their clocks, or ``passed``, to ``objects``: numbers of synchronisation objects, of
+        which ``key`` has ``count``."""
         held = self.held(key, count)
         passed = self.clocks.released(rows, self.history.tick()) if passed is None else passed
         found, clocks = joined(passed, objects)
         held[found] = np.maximum(held[found], clocks)
 
     def acquire(self, key: Any, count: int, rows: Array, objects: Array) -> None:
-        """Warps ``rows`` learn what ``objects`` hold."""
+        """Warps ``rows`` acquire the clocks of ``objects``."""
         found, clocks = joined(self.held(key, count)[objects], rows)
         self.clocks.learn(found, clocks)
 
     def complete(self, arriving: Any, complete: Any, count: int, objects: Array) -> None:
-        """Knowledge that was released to ``objects`` of the one key can be acquired from those of the other."""
+        """Makes clocks that were released to ``objects`` of one key available from the same objects of the other
+        key."""
         self.held(complete, count)[objects] = self.held(arriving, count)[objects]
 
     def held(self, key: Any, count: int) -> Array:
@@ -230,7 +237,7 @@ class Order:
             passing[done] = 0
 
     def _raise_floors(self, slots: Array) -> None:
-        """All warps of these CTAs know all that they have done so far."""
+        """Raises the floors of these CTAs, whose warps all know of every access so far."""
         if self.batch.cluster_size == 1:
             self.floors[slots] = stamp(self.history.tick(), 0)
             self.floor = int(self.floors.min())

@@ -50,7 +50,7 @@ class Races:
     def store(
         self, group: Lanes[object], space: str, places: Any, unit: int, words: int = 1, scope: int = WEAK
     ) -> None:
-        """A store, in the same terms."""
+        """A store of ``words`` units of ``1 << unit`` bytes at each lane's place."""
         self._access(group, space, places, unit, words, scope, write=True)
 
     def update(self, group: Lanes[object], space: str, places: Any, unit: int, scope: int) -> None:
@@ -157,11 +157,11 @@ class Races:
         self._landed(self._copies.waited(lanes, limit))
 
     def copies_arrive(self, lanes: Array, serial: int) -> None:
-        """So have those that ``lanes`` issued before number ``serial``."""
+        """Copies that ``lanes`` issued before number ``serial`` have landed for their warps."""
         self._landed(self._copies.issued_before(lanes, serial))
 
     def _landed(self, copies: list[PendingCopy]) -> None:
-        """From now on they are writes of their warps."""
+        """Notes that copies have landed: from now on they are writes of their warps."""
         for copy in copies:
             rows = self.order.row_of_lane[copy.lanes]
             made = self.order.column_of_row[rows] + stamp(self.history.time, copy.site)

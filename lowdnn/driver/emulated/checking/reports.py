@@ -12,7 +12,7 @@ from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Bytes
 
 @dataclass(frozen=True)
 class Earlier:
-    """The access that came first: ``what`` is read or write, ``actor`` who of the block, ``place`` its PTX line."""
+    """The earlier access of a race: ``what`` is read or write, ``actor`` the warp or copy, ``place`` the PTX line."""
 
     what: str
     block: Dim3

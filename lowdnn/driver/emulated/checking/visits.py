@@ -20,8 +20,8 @@ from lowdnn.driver.emulated.memory.arena import Array, Bytes
 
 
 class Visit(NamedTuple):
-    """One access by a group: ``places`` [n] of units of ``1 << unit`` bytes; of each the ``rows`` and ``positions`` (in
-    the group; None: all) of who accesses it; ``write``: does it write."""
+    """One access by a group to ``places`` [n], units of ``1 << unit`` bytes. rows: the warp that accesses
+    each.  positions: its lane in the group (None: all lanes in order).  write: whether it writes."""
 
     memory: Bytes
     accesses: Accesses
@@ -67,7 +67,8 @@ class Visits:
         self._require(visit, found, 1, self.order.is_fenced, "write", reports.missing_fence)
 
     def check_changes(self, visit: Visit, fine: Callable[[Array, Array, Array], Array], make: reports.Maker) -> None:
-        """Raises what ``make`` makes where ``fine(epochs, rows, places)`` is false of a write that the visit finds."""
+        """Raises the fault of ``make`` if ``fine(epochs, rows, places)`` is false for some write that the visit
+        finds."""
         found = visit.accesses.written(visit.places, visit.unit)
         entry, granule = np.nonzero(found)
         wrong = ~fine(found[entry, granule], visit.rows[entry], visit.places[entry]) if entry.size else entry
@@ -106,8 +107,8 @@ class Visits:
         what: str,
         make: reports.Maker,
     ) -> None:
-        """Raises where ``fine(epochs, rows)`` is false of an epoch not below its floor. Neighbours with equal epochs
-        and rows are asked about once."""
+        """Raises LaneFault if ``fine(epochs, rows)`` is false for some epoch that is not below its floor. Runs of equal
+        epochs and rows are tested once."""
         size = found.shape[1]
         flat = found.reshape(-1)
         rows = visit.rows if size == 1 else visit.rows.repeat(size)

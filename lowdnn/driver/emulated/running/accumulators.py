@@ -1,4 +1,4 @@
-"""Accumulators of ``wgmma`` as matrices, and what stands for them in registers.
+"""Accumulators of ``wgmma`` as matrices, and the objects that represent them in registers.
 
 A ``wgmma`` gives a ``Tile``; its accumulator registers hold ``Element`` objects, which turn into arrays when an
 instruction reads them, so that a chain of products never leaves matrix form. The values are those at issue. A tile is
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WARP = 32
 #: Products of a chain that are summed together.
 _CHAIN = 8
-#: Sources of which a group keeps whether they meet it.
+#: Most sources for which a group remembers whether they share a lane with it.
 _KEPT_MEETINGS = 64
 
 Factors = tuple[Array, Array]
@@ -42,7 +42,7 @@ class CommitGroups:
         self._uses: dict[str, Array] = {}
 
     def note_use(self, group: Group, registers: str) -> None:
-        """The tuple ``registers`` is A or the accumulator of a product of the group that is open."""
+        """Notes that the tuple ``registers`` is A, or the accumulator, of a product in the open group."""
         warps = warps_of(group)
         numbers = self._uses.get(registers)
         if numbers is None:
@@ -83,7 +83,7 @@ class CommitGroups:
             group.batch.races.work.wgmma_waited(group)
 
     def lanes_exit(self, group: Group) -> None:
-        """A thread must not end with products that no group covers."""
+        """Raises LaneFault if a thread ends with products that no commit group covers."""
         unfinished = self.open[group.lanes // _WARP]
         if unfinished.any():
             message = "the thread exits, but no wgmma.commit_group covers its last wgmma.mma_async"
@@ -120,7 +120,7 @@ class Tile:
         return tuple(Element(self, place) for place in range(self.product.registers))
 
     def chain(self, product: WarpgroupProduct) -> tuple[Array | None, tuple[Factors, ...]]:
-        """(base, earlier products) that ``product`` goes on from."""
+        """(base, earlier products) to which ``product`` is added."""
         if product.d == "f32" and product.chains_with(self.product) and len(self._factors) < _CHAIN:
             return self._base, self._factors
         return self.matrix, ()
@@ -140,7 +140,7 @@ class Tile:
         return self.product.columns_of(self.matrix, self.order)
 
     def column(self, place: int) -> Array:
-        """One register over the tile's lanes."""
+        """The values of one register in the tile's lanes."""
         return np.asarray(self._columns[place])
 
     def in_flight(self, groups: CommitGroups) -> Array:
@@ -161,7 +161,7 @@ class Source(Protocol):
     first_lane: int
 
     def column(self, place: int) -> Array:
-        """One register over the lanes."""
+        """The values of one register in the lanes."""
 
     def in_flight(self, groups: CommitGroups) -> Array:
         """[lanes] bool, or one for all: products of the lane are not complete."""
@@ -171,7 +171,8 @@ class Source(Protocol):
 
 
 class Column:
-    """One register of lanes that do not make up one tile: its values and the commit group of each lane (-1: none)."""
+    """The values of one register in lanes that are not exactly one tile's, with the commit group of each lane (-1:
+    none)."""
 
     def __init__(self, index: slice | Array | None, lanes: Array, values: Array, numbers: Array) -> None:
         self.index = index
@@ -191,7 +192,7 @@ class Column:
 
 
 class Element:
-    """Register ``place`` of a tile."""
+    """Accumulator register number ``place`` of a source."""
 
     __slots__ = ("place", "source")
 
@@ -204,16 +205,15 @@ class Element:
         return self.source.column(self.place)
 
     def subset(self, mask: Array) -> Element:
-        """The element on some of its lanes."""
+        """The element restricted to some of its lanes."""
         source = self.source
         lanes = source.lanes[mask]
         return Element(Column(lanes, lanes, self.value()[mask], source.number_of_lanes()[mask]), 0)
 
 
 class Held:
-    """A register of the file with elements on some lanes, disjoint, and ``rest`` (a value, or None) on the others.
-
-    ``elements``: by the first lane of each.
+    """A register of the register file that holds elements in disjoint sets of lanes, and ``rest`` (a value, or None) in
+    all other lanes. elements: by the first lane of each set.
     """
 
     __slots__ = ("elements", "rest")
@@ -223,7 +223,7 @@ class Held:
         self.rest = rest
 
     def part(self, group: Group) -> Any:
-        """The register on a group's lanes: an element, or an array where there are none."""
+        """The register restricted to a group's lanes: an element, or an array if the lanes hold none."""
         own = self.element_of(group)
         if own is not None:
             return own
@@ -232,7 +232,8 @@ class Held:
         return self._joined(group, touched, rest) if touched else rest
 
     def element_of(self, group: Group) -> Element | None:
-        """The element on all of the group's lanes and no others; elements of many groups need not be gone through."""
+        """The element whose lanes are exactly the group's, if there is one; found without a search through all
+        elements."""
         found = self.elements.get(group.first_lane)
         return found if found is not None and _same(found.source.index, group.index) else None
 
@@ -254,7 +255,7 @@ class Held:
 
 
 def same_registers(registers: tuple[Any, ...], elements: tuple[Element, ...]) -> bool:
-    """Are the registers all the elements of a source, in order."""
+    """Whether the registers are all elements of one source, in order."""
     return len(registers) == len(elements) and all(map(is_, registers, elements))
 
 
@@ -275,7 +276,7 @@ def merged_elements(old: Any, new: Element, group: Group) -> Held:
 
 
 def elements_outside(old: Any, group: Group) -> tuple[dict[int, Element], Any]:
-    """(elements of the register ``old`` on lanes that are not the group's, the value that it has elsewhere)."""
+    """(elements of the register ``old`` restricted to lanes outside the group, its value in lanes without elements)."""
     if not holds_elements(old):
         return {}, old
     held = _held(old)
@@ -294,7 +295,8 @@ def elements_outside(old: Any, group: Group) -> tuple[dict[int, Element], Any]:
 
 
 def settled(group: Group, value: Any, dtype: Any) -> Any:
-    """The value of a register that may hold an element, for an instruction that reads it. In flight it is a fault."""
+    """The value of a register that may hold an element, for an instruction that reads it. Raises LaneFault if its
+    products are in flight."""
     if not holds_elements(value):
         return value
     if value.__class__ is Held:
@@ -324,7 +326,8 @@ def _held(value: Element | Held) -> Held:
 
 
 def _meets(source: Source, group: Group) -> bool:
-    """Whether they have a lane in common. Found once for all the registers of a tile, which follow one another."""
+    """Whether the source and the group have a lane in common. The last answer is kept, since the registers of a tile
+    are asked about in succession."""
     kept = group.kept_meetings
     found = kept.get(source)
     if found is None:
@@ -349,6 +352,6 @@ def _meet(one: Array, other: Array) -> bool:
 
 
 def _among(lanes: Array, others: Array) -> Array:
-    """Which lanes are among the others; both ascend."""
+    """For each of ``lanes``, whether it is one of ``others``; both ascend."""
     place = np.searchsorted(others, lanes)
     return np.asarray(others.take(place, mode="clip") == lanes)

@@ -69,7 +69,8 @@ class Barriers:
     def arrive(
         self, group: Group, operation: BarrierOp, operands: tuple[Any, Any, Any], next_block: int, line: int
     ) -> list[Released]:
-        """The group arrives with (number, count or None, predicate or None); returns who may go on."""
+        """The group arrives with (barrier number, thread count or None, predicate or None). Returns the lanes that may
+        go on."""
         number, count, predicate = operands
         released: list[Released] = []
         if number.ndim == 0:
@@ -84,7 +85,7 @@ class Barriers:
         return released
 
     def lanes_exited(self) -> list[Released]:
-        """Barriers without a count may be complete once other threads are gone."""
+        """Lanes have exited, which may complete barriers without a thread count."""
         released: list[Released] = []
         for number in {w.number for w in self.waiting}:
             released += self._complete(number)

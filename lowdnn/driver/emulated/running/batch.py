@@ -39,7 +39,8 @@ from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.policy import Picker
 
-#: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
+#: Offset of the first user byte of shared and local memory. It is not 0, so that null pointers and assumed offsets are
+#: found.
 SHARED_START = 1024
 LOCAL_START = 64
 _POISON = 0xFFFF_BAD1_FFFF_BAD1
@@ -224,7 +225,7 @@ class Group:
         return full.reshape(-1, WARP)
 
     def from_warps(self, grid: Array) -> Array:
-        """Back from [warps, 32] to the group's lanes."""
+        """The inverse of ``in_warps``: from [warps, 32] to the group's lanes."""
         flat = grid.reshape(-1)
         return flat if self.whole else flat[self._warp_places()[0]]
 
@@ -262,7 +263,7 @@ def select(guard: Any, new: Any, old: Any) -> Any:
 
 
 def poison(dtype: Any) -> Any:
-    """A value that shows: NaN with a pattern, or a large odd number."""
+    """A conspicuous value for unwritten registers: a NaN with a pattern, or a large odd number."""
     size = np.dtype(dtype).itemsize
     if size == 1:
         return dtype.type(1)
@@ -305,7 +306,7 @@ def _merged_elements(old: Any, new: Any, group: Group) -> Any:
 
 
 def _alone() -> int:
-    """The ``getrefcount`` of a list's element that nobody else holds (it differs between CPython versions)."""
+    """The ``sys.getrefcount`` of an object that only one list holds; it differs between CPython versions."""
     holder = [object()]
     return getrefcount(holder[0])
 

@@ -19,7 +19,7 @@ _SCHEDULERS_PER_SM = 4
 _LAUNCH_NS = 2_000
 _COPY_NS = 1_000
 _EVENT_NS = 500
-#: A look takes some cycles, so that code which waits for time to pass goes on.
+#: Cycles that reading a clock takes, so that code which waits for time to pass ends.
 _LOOK_CYCLES = 32
 
 
@@ -47,7 +47,7 @@ class DeviceClock:
         return self.cycles * 1_000_000 // self._clock_khz
 
     def look(self) -> DeviceClock:
-        """A kernel reads a clock register: time goes on a little."""
+        """A kernel reads a clock register, which advances the time a little."""
         self._other_cycles += _LOOK_CYCLES
         return self
 

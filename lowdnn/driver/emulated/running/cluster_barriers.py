@@ -38,7 +38,8 @@ class ClusterBarriers:
         self._arrived_for = np.full(batch.lane_count, _NOT_ARRIVED, dtype=np.int64)
 
     def arrive(self, group: Group, releases: bool = True) -> list[ClusterWait]:
-        """The group arrives and does not wait; returns who may go on. ``releases``: not ``.relaxed``."""
+        """The group arrives and does not wait. Returns the lanes that may go on.  releases: the arrival is not
+        ``.relaxed``."""
         lanes = group.lanes
         again = self._arrived_for[lanes] != _NOT_ARRIVED
         if again.any():
@@ -50,7 +51,7 @@ class ClusterBarriers:
         return self._complete()
 
     def wait(self, group: Group, next_block: int, line: int) -> list[ClusterWait]:
-        """The group waits for the phase that it has arrived for; returns who may go on."""
+        """The group waits for the phase that it has arrived for. Returns the lanes that may go on."""
         without = self._arrived_for[group.lanes] == _NOT_ARRIVED
         if without.any():
             message = "barrier.cluster.wait: the thread has not arrived"

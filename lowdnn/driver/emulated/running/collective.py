@@ -111,7 +111,7 @@ def multiply(
     b: tuple[Any, ...],
     c: tuple[Any, ...],
 ) -> tuple[Any, ...]:
-    """``mma.sync``: fragments as what one register each holds; the result has its value or an ``Element``."""
+    """``mma.sync``. Arguments and results are lists with the content of each register: an array or an ``Element``."""
     _need_whole_warps(group, "mma")
     a, b, c = (tuple(part_of(one, group) if one.__class__ is Held else one for one in part) for part in (a, b, c))
     left = _numbers_of(group, product, a, "left")
@@ -138,9 +138,8 @@ def _before(
 
 
 def _numbers_of(group: Group, product: MatrixProduct, registers: tuple[Any, ...], side: str) -> Array:
-    """A fragment as matrices. The last ones are kept, since tiles use each fragment for several products.
-
-    Registers are told apart by identity; a kept entry holds them, so nobody changes them in place.
+    """A fragment as matrices. The last ones are cached, since a tile uses each fragment for several products. Keys are
+    the identities of the registers' arrays; an entry holds the arrays, so nothing changes them in place.
     """
     kept = group.kept_fragments
     key = (side, product.a, product.b, product.rows, product.depth, *map(id, registers))

@@ -1,4 +1,4 @@
-"""The report of a deadlock: who waits where, and for what."""
+"""The report of a deadlock: which lanes wait at which line, and for what."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Wait:
 
 
 def deadlock(scheduler: Scheduler) -> LaneFault:
-    """The fault of a batch of which nothing can run; it is told at the place of the first lanes that wait."""
+    """The fault of a batch in which no lane can run; it names the line of the first lanes that wait."""
     waits = list(_waits(scheduler))
     message = "nothing can run: " + "; ".join(_text(scheduler.batch, wait) for wait in waits)
     return LaneFault(FaultKind.DEADLOCK, message, line=waits[0].line, lane=int(waits[0].lanes[0]))

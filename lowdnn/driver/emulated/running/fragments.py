@@ -21,13 +21,13 @@ from lowdnn.driver.emulated.values.tensor_core import MatrixProduct, matrices_to
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Group
 
-#: Products of a chain that are summed together, and warps that are summed at once.
+#: Products of a chain that are summed together.
 _CHAIN = 8
 _WARPS_AT_ONCE = 64
 
 
 class Settled:
-    """The base of sources without products in flight."""
+    """The base class of sources that have no products in flight."""
 
     def __init__(self, group: Group) -> None:
         self.index = group.index
@@ -120,7 +120,7 @@ class Products(Settled):
         return np.asarray(self.base)
 
     def add(self, total: Array) -> None:
-        """Takes the sum of the products."""
+        """Sets the base to the sum, in place of the products."""
         self.base = total if self.base is None else total + self.base
         self.lefts, self.rights = (), ()
 
@@ -129,9 +129,10 @@ class Products(Settled):
 
 
 class Chains:
-    """The chains of a batch that are not summed yet, by their A factors. An entry of a dead chain does no harm.
+    """The chains of a batch that are not summed yet, by their A factors. References are weak: an entry whose chain no
+    longer exists is skipped.
 
-    ``_keys``: by the B factors of a chain, the keys of those that have them.
+    ``_keys``: by B factors, the keys of the chains that have them.
     """
 
     def __init__(self) -> None:
@@ -146,8 +147,8 @@ class Chains:
         self._enter(_key(chain), chain)
 
     def sum_up(self, chain: Products) -> None:
-        """Sums a chain, and all others with its A factors; and in the same product all with its B factors, where
-        the same chains run along other A factors."""
+        """Sums a chain together with all chains that have its A factors. If the same set of B factors occurs with other
+        A factors, those chains join the same matrix product."""
         own = _key(chain)
         rows = {own: self._alive(own)}
         factors = [_identities(one.rights) for one in rows[own]]
@@ -177,7 +178,8 @@ class Chains:
                 del self._keys[rights]
 
     def _forget_dead(self) -> None:
-        """Comes up after as many chains again as are alive, so that its cost does not grow with their number."""
+        """Removes entries of chains that no longer exist. It runs when the number of chains has doubled, so its cost
+        for each chain is constant."""
         living = [(key, chain) for key in self._waiting for chain in self._alive(key)]
         self._waiting, self._keys = {}, {}
         for key, chain in living:
@@ -194,7 +196,8 @@ _KEPT = 256
 
 
 def _key(chain: Products) -> Key:
-    """Living chains hold their factors, so that no two of them share an identity by chance."""
+    """A key from the identities of the factors. Chains hold their factors, so that two living chains never share an
+    identity by chance."""
     return (chain.product.a, chain.product.b, *_identities(chain.lefts))
 
 
@@ -203,8 +206,8 @@ def _identities(factors: tuple[Array, ...]) -> tuple[int, ...]:
 
 
 def _summed(product: MatrixProduct, lefts: list[tuple[Array, ...]], rights: list[tuple[Array, ...]]) -> Array:
-    """[warps, m * rows of chains, 8 * columns of chains]: the sums over the products, some warps at a time, which fit
-    the cache."""
+    """The sums over the products, [warps, m * rows of chains, 8 * columns of chains], for as many warps at a time as
+    fit the cache."""
     warps = len(lefts[0][0])
     count = min(warps, _WARPS_AT_ONCE)
     left, right = _Stack(lefts, product.a, count), _Stack(rights, product.b, count)
@@ -227,7 +230,7 @@ class _Stack:
         self._packed = np.empty((count, self.height, width), dtype=chains[0][0].dtype)
 
     def numbers(self, part: slice) -> Array:
-        """The numbers of some warps. A row of a factor is copied as one item."""
+        """The factors of some warps as numbers. Each row of a factor is copied as one item."""
         packed = self._packed[: part.stop - part.start]
         item = f"V{packed.itemsize * self._words}"
         items = packed.view(item)

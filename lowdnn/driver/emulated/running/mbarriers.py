@@ -53,7 +53,7 @@ class Outstanding:
 
 
 class Mbarriers:
-    """The barriers of a batch, and which lanes have last looked at one in vain."""
+    """The mbarriers of a batch, and the lanes whose last test of one failed."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -109,7 +109,7 @@ class Mbarriers:
     ) -> Array | None:
         """``mbarrier.arrive`` and ``arrive_drop`` by ``count`` (None: 1), after ``tx`` bytes (None: 0) are expected.
 
-        ``drop``: later phases expect as many arrivals less. ``partial`` (``.noComplete``): it is a fault to complete
+        ``drop``: later phases expect ``count`` arrivals less. ``partial`` (``.noComplete``): it is a fault to complete
         the phase. Returns the state (uint64) before each lane's arrival, unless ``silent``. ``releasing``: the lanes,
         where they release what they know.
         """
@@ -146,7 +146,8 @@ class Mbarriers:
     def test_state(
         self, group: Group, address: Address, offset: int, state: Any, line: int, acquires: bool = True
     ) -> Array:
-        """``test_wait`` and ``try_wait``: is the phase of the state, the current or the one before, complete."""
+        """``test_wait`` and ``try_wait``: whether the phase of the state, which is the current one or the one before,
+        is complete."""
         place = self._own_place(group, address, offset)
         index = self._find(place)
         phase = self._phase[index]
@@ -173,15 +174,15 @@ class Mbarriers:
         return self._watch(group, index, phase, (phase & 1) != parity, line, acquires)
 
     def polling(self, lanes: Array) -> Array:
-        """Which lanes have last looked at a barrier in vain (bool)."""
+        """For each lane, whether its last test of an mbarrier failed (bool)."""
         return np.asarray(self._watched[lanes] >= 0)
 
     def passable(self, lanes: Array) -> Array:
-        """Which of some polling lanes would now find their phase complete (bool)."""
+        """For each of some polling lanes, whether its phase is complete by now (bool)."""
         return np.asarray(self._phase[self._watched[lanes]] != self._watched_phase[lanes])
 
     def waited_for(self, lanes: Array) -> list[tuple[Outstanding, int, Array]]:
-        """The last vain look of some polling lanes: the barrier, the PTX line of the look, the lanes."""
+        """The last failed test of some polling lanes: the mbarrier, the PTX line of the test, the lanes."""
         watched = self._watched[lanes]
         parts = [lanes[watched == index] for index in np.unique(watched) if index >= 0]
         return [(self._outstanding(int(self._watched[p[0]])), int(self._watched_line[p[0]]), p) for p in parts]
@@ -342,7 +343,7 @@ class Mbarriers:
         self._live = np.concatenate([self._live, more.astype(np.bool_)])
 
     def _write(self, place: Array, word: np.uint64) -> None:
-        """The bytes count as never written, so that loads from them show."""
+        """Writes the tag. The bytes count as never written, so that a load from them is a fault."""
         shared = self.batch.shared
         shared.views["u8"][place // SIZE_BYTES] = word
         shared.shadows[SIZE_BYTES][place // SIZE_BYTES] = np.uint64(0)
@@ -379,7 +380,7 @@ def pending_count(state: Any) -> Any:
 
 
 def _running_before(index: Array, counts: Array) -> Array:
-    """For each lane the sum of the counts of earlier lanes at the same barrier."""
+    """For each lane, the sum of the counts of earlier lanes that name the same barrier."""
     if index.size == 1:
         return np.zeros(1, dtype=np.int64)
     order = np.argsort(index, kind="stable")

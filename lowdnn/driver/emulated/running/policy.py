@@ -24,7 +24,7 @@ from lowdnn.status import BadParamError
 
 _FORM = re.compile(r"(lockstep|cta-reverse|(warp-serial|fuzz)\((\d{1,9})\))")
 _WARPGROUP = 4 * WARP
-#: At most this many units run in turn under ``fuzz``: more would be slow and find no more.
+#: Most units among which ``fuzz`` alternates; more would be slower and find no more faults.
 _FUZZ_UNITS = 32
 
 
@@ -56,8 +56,8 @@ class Policy:
         return self.name == "cta-reverse"
 
     def picker(self, landing: str | None = None) -> Picker:
-        """The choices of one launch. ``landing``: ``late``, ``early``, or None for what the policy says: ``late``, or
-        drawn under ``fuzz``."""
+        """The picker of one launch.  landing: ``late``, ``early``, or None for the policy's own, which is ``late`` or,
+        under ``fuzz``, drawn."""
         if self.name == "fuzz":
             return FuzzPicker(self.seed, landing)
         return Picker(self, early=landing == "early")
@@ -66,7 +66,8 @@ class Policy:
 class Picker:
     """Makes the choices of one launch: which unit runs, when an asynchronous operation lands."""
 
-    #: May ``preempts`` and ``picks_block`` answer anything but no; asked once, so that other policies pay nothing.
+    #: Whether ``preempts`` and ``pick_block`` ever differ from the default; read once, so that other policies do not
+    #: call them.
     interrupts = False
 
     def __init__(self, policy: Policy, early: bool = False) -> None:
@@ -83,27 +84,28 @@ class Picker:
         return None, 1
 
     def pick(self, ready: list[int]) -> int:
-        """One of the units that have something to run (ascending numbers)."""
+        """Picks one of the units that have lanes ready to run (ascending numbers)."""
         return self._random.choice(ready) if self._random else ready[-1]
 
     def pick_block(self, ready: Iterable[int]) -> int:
-        """One of the blocks of a unit that lanes wait to run."""
+        """Picks one of the basic blocks at which lanes of a unit are ready."""
         return min(ready)
 
     def preempts(self) -> bool:
-        """Is the running unit interrupted, now that a block has ended."""
+        """Whether the running unit is interrupted after this basic block."""
         return False
 
     def lands_at_once(self) -> bool:
-        """Does an asynchronous operation that is being issued land before the next instruction."""
+        """Whether an asynchronous operation that is being issued lands before the next instruction."""
         return self._early
 
     def lands_now(self, under_way: int) -> int | None:
-        """Which of the operations under way (0: the oldest) lands between two blocks, although nobody waits for it."""
+        """The index (0: the oldest) of the pending operation that lands between two basic blocks although nobody waits
+        for it, or None."""
         return None
 
     def lands_next(self, under_way: int) -> int:
-        """Which of the operations under way (at least one; 0: the oldest) lands when nothing else can run."""
+        """The index (0: the oldest) of the pending operation that lands when no lane can run."""
         return 0
 
 

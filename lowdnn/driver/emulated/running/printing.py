@@ -29,8 +29,10 @@ _BITS = {"hh": 8, "h": 16, "": 32, "l": 64, "ll": 64}
 
 @dataclass(frozen=True)
 class _Piece:
-    """Literal text, then one conversion; ``type`` is empty where there is none. ``at``: offset of its argument in
-    bytes, ``width_at``: the argument of a ``*`` width, or -1."""
+    """Literal text, then one conversion; ``type`` is empty if there is none.
+
+    at: byte offset of its argument.  width_at: byte offset of the argument of a ``*`` width, or -1.
+    """
 
     literal: str
     flags: str = ""

@@ -1,4 +1,4 @@
-"""Calls of generated code to the race detector. Without one these do nothing."""
+"""Calls from generated code to the race detector; they do nothing if the launch has none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lowdnn.driver.emulated.running.batch import Group
 
 
 def fence(group: Group, scope: int) -> None:
-    """A fence of that scope, or what ``.release`` and ``.acquire`` do beside their access."""
+    """A fence of ``scope``, or the fence that ``.release`` and ``.acquire`` imply."""
     if group.batch.races is not None:
         group.batch.races.fences.fence(group, scope)
 

@@ -29,8 +29,8 @@ BlockFunction = Callable[[Group, list[Any]], Any]
 GO, BRANCH, TABLE, EXIT, TRAP, BARRIER = range(6)
 
 _FULL = 0xFFFFFFFF
-#: How often spinning lanes may look again although nobody has stored anything: a loop that counts its turns while it
-#: reads volatile data is no deadlock, and one around an mbarrier need not wait for it.
+#: Iterations that spinning lanes may run although no store has come: a loop that counts its iterations while it reads
+#: volatile data is no deadlock, and a loop around an mbarrier may give up.
 _PATIENCE = 20_000
 _SHORT_PATIENCE = 20
 _KEPT_GROUPS = 64
@@ -63,8 +63,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Spinning:
-    """Lanes that go round a waiting loop; ``stores`` is the batch's count when they were set aside. ``polling``: they
-    wait at mbarriers. ``varies``: their next turn may differ from the last although nobody has stored anything."""
+    """Lanes in a waiting loop that have been set aside.
+
+    stores: the batch's count of stores at that time.  polling: they test mbarriers.  varies: their next iteration may
+    differ from the last although no store came between.
+    """
 
     block: int
     lanes: Array
@@ -99,7 +102,7 @@ class Scheduler:
         self.parked: dict[int, list[Array]] = {}
         self.spinning: list[Spinning] = []
         self._limit = limit
-        # Counts exits and barriers that have released lanes.
+        # Number of exits and of barriers that have released lanes, by which progress is seen.
         self._moves = 0
         self._work: list[Any] = [None] * len(batch.registers)
         self._rounds = 0
@@ -131,7 +134,7 @@ class Scheduler:
                 return
 
     def _run_group(self, queue: dict[int, list[Array]], block: int, group: Group) -> None:
-        """Runs a group on while it stays whole and no other group is behind it."""
+        """Runs a group as long as it is not split and no other group waits at an earlier block."""
         steps, interrupts = self.steps, self.picker.interrupts
         while True:
             step = steps[block]
@@ -180,7 +183,7 @@ class Scheduler:
 
     # -- ends of blocks ---------------------------------------------------------------------------------------------
     def _follow(self, step: Step, group: Group, result: Any) -> int:
-        """The block where the whole group goes, or -1 after it has been split or set aside."""
+        """The next block of the whole group, or -1 if the group has been split or set aside."""
         if step.end == GO:
             return self._turn_back(step, step.next, group.lanes) if step.spins or step.polls else step.next
         if step.end == BRANCH:
@@ -188,8 +191,8 @@ class Scheduler:
         return self._end(step, group, result)
 
     def _turn_back(self, step: Step, target: int, lanes: Array) -> int:
-        """The back edge of a waiting loop: its lanes go round when others have had their turn, but those whose last
-        look at an mbarrier was a success at once."""
+        """Takes the back edge of a waiting loop: lanes whose last test of an mbarrier succeeded go on at once, the
+        others after other lanes have run."""
         if not step.spins:
             polling = self.batch.mbarriers.polling(lanes)
             if not polling.all():
@@ -230,7 +233,8 @@ class Scheduler:
         return self._barrier(step, group, result)
 
     def _exit(self, step: Step, group: Group) -> None:
-        """A CTA must not end before the asynchronous work that uses its shared memory or its registers."""
+        """Ends lanes. Raises LaneFault if a CTA ends before asynchronous work that uses its shared memory or
+        registers."""
         batch = self.batch
         self._moves += 1
         try:
@@ -339,15 +343,15 @@ class Scheduler:
         return (value[lanes] if value.ndim else value).view(np.uint32).astype(np.int64)
 
     def _unpark(self) -> None:
-        """Exited lanes are no longer waited for: parked ones try again."""
+        """Retries parked lanes, since lanes have exited that need no longer be waited for."""
         parked, self.parked = self.parked, {}
         for block, parts in parked.items():
             for lanes in parts:
                 self._push(block, lanes)
 
     def _wake(self) -> bool:
-        """Nothing is ready: lets spinning lanes look again if there may be something new, else lands asynchronous work;
-        False when nothing can change any more."""
+        """Called if no lane is ready: resumes spinning lanes if memory may have changed, otherwise lands asynchronous
+        work. Returns False if neither is possible."""
         if not self.spinning:
             return False
         if self._wake_spinning():
@@ -367,7 +371,7 @@ class Scheduler:
         return True
 
     def _wake_spinning(self) -> bool:
-        """Lanes go on whose mbarrier has completed its phase, and those that look at memory if something was stored."""
+        """Resumes lanes whose mbarrier has completed its phase and, if a store has come, lanes that read memory."""
         spinning, self.spinning = self.spinning, []
         woken = False
         for one in spinning:

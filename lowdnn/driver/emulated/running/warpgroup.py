@@ -1,4 +1,4 @@
-"""``wgmma`` for a group of lanes: brings warps into warpgroups, reads operands, goes on with accumulators.
+"""``wgmma`` for a group of lanes: finds the warpgroups, reads the operands, and continues the accumulators.
 
 Generated code calls ``issue``. PTX ISA manual, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 """
@@ -46,7 +46,7 @@ def issue(
 
 
 def missing_fence(group: Group, register: str) -> None:
-    """The product takes a register that was written after the last ``wgmma.fence``."""
+    """Raises LaneFault if the product takes a register that was written after the last ``wgmma.fence``."""
     if group.batch.checks:
         message = f"register {register} has been written since the last wgmma.fence"
         raise LaneFault(FaultKind.MISSING_WGMMA_FENCE, message, 0)
@@ -95,7 +95,7 @@ def _accumulators(
 
 
 def _joined_or_settled(group: Group, register: Any, dtype: Any) -> Any:
-    """An accumulator of another shape, which must be settled, or of several tiles that have met."""
+    """The value of an accumulator that is of another shape, or consists of the elements of several tiles."""
     if register.__class__ is Element and not isinstance(register.source, Tile):
         return register.value().view(dtype)
     return settled(group, register, dtype).view(dtype)
@@ -174,7 +174,7 @@ def _check_bounds(group: Group, order: Array, first: Array, pattern: Pattern) ->
 
 
 def _uniform(group: Group, order: Array, value: Any, what: str) -> Array:
-    """A value that all lanes of a warpgroup must agree on: [W], or [1] where all agree."""
+    """A value that must be equal in all lanes of a warpgroup: [W], or [1] if it is equal in all."""
     if value.ndim == 0:
         return np.asarray(value)[None]
     lanes = value.reshape(-1, WARP)[order]
