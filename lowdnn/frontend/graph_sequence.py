@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,7 +132,8 @@ class GraphSequence:
     def add(self, graph: Graph, tensors: Mapping[Any, str] | None = None) -> Self:
         """Adds a graph that is built behind the others.
 
-        tensors: names in the sequence for tensors of the graph, by tensor, name or uid; by default their own names.
+        tensors: names in the sequence for tensors of the graph, by tensor, name or uid; by default their own names. Two
+        inputs may have one name.
         Raises BadParamError for a tensor that the graph does not have, or that has no name; DuplicatedEntriesError for
         one that an earlier graph writes already; ShapeMismatchError where a graph reads more than another has written,
         or another data type.
@@ -139,7 +141,9 @@ class GraphSequence:
         if not hasattr(graph, "plan"):
             raise AttributeTypeError.at(f"{_WHERE}.add.graph", expected="a pygraph that is built", got=shown(graph))
         names = _names(graph, {} if tensors is None else tensors)
-        named = {names[tensor.uid]: tensor for tensor in graph.plan.tensors if tensor.uid in names}
+        # Inputs may share a name; the largest says how many bytes are read.
+        ordered = sorted(graph.plan.tensors, key=lambda tensor: tensor.size_bytes)
+        named = {names[tensor.uid]: tensor for tensor in ordered if tensor.uid in names}
         written = self._written()
         for name, tensor in named.items():
             if name in written:
@@ -264,7 +268,7 @@ class GraphSequence:
 
 
 def _names(graph: Graph, given: Mapping[Any, str]) -> dict[int, str]:
-    """The sequence's name of each tensor of the graph's plan, by uid.
+    """The sequence's name of each tensor of the graph's plan, by uid; an output's is no other tensor's.
 
     A tensor that has a value of its own is left out unless it is given a name.
     """
@@ -280,12 +284,12 @@ def _names(graph: Graph, given: Mapping[Any, str]) -> dict[int, str]:
         own = graph.find_tensor(planned.uid)
         if planned.uid in renamed or own is None or own.get_pass_by_value() is None:
             found[planned.uid] = renamed.get(planned.uid) or planned.name
-    nameless = [uid for uid, name in found.items() if not name]
-    if nameless or len(set(found.values())) < len(found):
-        got = f"no name for uid {nameless[0]}" if nameless else f"{sorted(found.values())}"
-        raise BadParamError.at(
-            f"{_WHERE}.add.tensors", expected="a name of its own for each tensor of the graph", got=got
-        )
+    counts = Counter(found.values())
+    for planned in graph.plan.tensors:
+        called = found.get(planned.uid)
+        if called == "" or (called is not None and planned.is_output and counts[called] > 1):
+            expected = "a name for each tensor of the graph, and for each output one of its own"
+            raise BadParamError.at(f"{_WHERE}.add.tensors", expected=expected, got=f"{called!r} for uid {planned.uid}")
     return found
 
 

@@ -55,6 +55,7 @@ class PoolStatistics:
     kept_bytes: the part of size_bytes that is reserved, or captured by a CUDA graph.
     high_water_bytes: the most that was held at a time.  largest_need_bytes: the most that one plan has needed.
     allocations: blocks that the driver gave.  handovers: blocks that one stream took over from another.
+    refusals: needs that raised an error for lack of room.
     """
 
     limit_bytes: int | None
@@ -66,6 +67,7 @@ class PoolStatistics:
     largest_need_bytes: int
     allocations: int
     handovers: int
+    refusals: int
 
     @property
     def fragmentation(self) -> float:
@@ -116,7 +118,7 @@ class WorkspacePool(ProcessBound):
         self._free: list[_Block] = []
         self._is_open = True
         self._size_bytes = self._high_water_bytes = self._largest_need_bytes = 0
-        self._allocations = self._handovers = 0
+        self._allocations = self._handovers = self._refusals = 0
         self._logger = event_logger("workspace")
         tell_after_fork(self)
 
@@ -193,6 +195,7 @@ class WorkspacePool(ProcessBound):
                 self._largest_need_bytes,
                 self._allocations,
                 self._handovers,
+                self._refusals,
             )
 
     @property
@@ -233,9 +236,10 @@ class WorkspacePool(ProcessBound):
             key, is_captured = _key(stream), self._is_captured(stream)
             block = self._blocks.get(key)
             if block is None or block.size_bytes < size_bytes:
-                if is_captured:
-                    self._refuse_captured(0 if block is None else block.size_bytes, size_bytes, where)
-                block = self._grow(key, stream, size_bytes, where)
+                with self._counting(size_bytes, where):
+                    if is_captured:
+                        self._refuse_captured(0 if block is None else block.size_bytes, size_bytes, where)
+                    block = self._grow(key, stream, size_bytes, where)
             if is_kept or is_captured:
                 block.is_kept = True
             block.is_settled = block.is_kept or stream in _LEGACY_STREAMS
@@ -356,6 +360,17 @@ class WorkspacePool(ProcessBound):
 
     def _is_over_limit(self, more_bytes: int) -> bool:
         return self.limit_bytes is not None and self._size_bytes + more_bytes > self.limit_bytes
+
+    @contextmanager
+    def _counting(self, size_bytes: int, where: str) -> Iterator[None]:
+        """Counts a need that is refused, with an event."""
+        try:
+            yield
+        except (SizeInsufficientError, DeviceAllocationFailedError) as error:
+            self._refusals += 1
+            fields = {"for": where, "bytes": size_bytes, "held": self._size_bytes, "reason": error}
+            emit(self._logger, logging.WARNING, "workspace_refused", fields)
+            raise
 
     # -- checks ---------------------------------------------------------------------------------------------
     def _check_limit(self, key: StreamKey, size_bytes: int, where: str) -> None:

@@ -73,6 +73,7 @@ def test_limit_tells_what_is_needed_and_what_holds_the_rest(pool: WorkspacePool,
         info.value
     )
     assert execute(pool, driver, 10 * KIB) == before, "a refusal changes nothing"
+    assert pool.statistics().refusals == 1
     pool.reserve_bytes(40 * KIB, STREAMS[1])
     with pytest.raises(SizeInsufficientError, match="40960 are reserved or captured: release"):
         execute(pool, driver, 61 * KIB)
