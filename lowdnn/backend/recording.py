@@ -55,14 +55,14 @@ class CaseRecorder:
         loaded.count_executes(self._executes[graph.key].tick)
 
     def write(self) -> None:
-        """Adds the counts since the last call to the file. A file that cannot be written gives a RecordingWarning."""
+        """Adds the counts to the file, once. A file that cannot be written gives a RecordingWarning."""
         if os.getpid() != self._process or not self._executes:
             return  # a child of fork executes none of these plans
         counts: Counter[str] = Counter()
         remarks = [f"left out: more than {MAX_CASES} graphs of one handle"] if self._is_full else []
         for executes in self._executes.values():
             try:
-                counts[str(case_of(OperationGraph(executes.operations)))] += executes.since_last()
+                counts[str(case_of(OperationGraph(executes.operations)))] += executes.end()
             except LowdnnError as error:
                 remarks.append(f"left out: {error}".splitlines()[0])
         try:
@@ -78,13 +78,10 @@ class _Executes:
 
     def __init__(self, operations: tuple[Operation, ...]) -> None:
         self.operations = operations
-        numbers = count()
-        self.tick: Callable[[int], object] = partial(next, numbers)  # the stream is a default, which is never used
-        self._numbers = numbers
-        self._seen = 0
+        self._numbers = count()
+        #: Called with a stream, which ``next`` takes for a default that it never needs.
+        self.tick: Callable[[int], object] = partial(next, self._numbers)
 
-    def since_last(self) -> int:
-        """The executes since the last call."""
-        number = next(self._numbers)
-        found, self._seen = number - self._seen, number + 1
-        return found
+    def end(self) -> int:
+        """How often there was a tick; the last call."""
+        return next(self._numbers)

@@ -39,7 +39,7 @@ def values_by_role(graph: OperationGraph, seed: int) -> dict[int, Array]:
     rng = np.random.default_rng([seed, 1])
     given = {tensor.uid for tensor in graph.inputs if tensor.constant_value is None}
     found: dict[int, Array] = {}
-    for values_of in (_attention_lengths(graph), *(_values(rng, graph, operation) for operation in graph.operations)):
+    for values_of in (_attention_lengths(graph), *(_values(rng, operation) for operation in graph.operations)):
         for tensor, values in values_of:
             if tensor.uid in given and tensor.uid not in found:
                 stored = np.broadcast_to(values, tensor.dims) if values.ndim == 0 else values.reshape(tensor.dims)
@@ -52,10 +52,10 @@ def _attention_lengths(graph: OperationGraph) -> Iterator[tuple[Tensor, Array]]:
     attention = match_attention(graph)
     if not isinstance(attention, str):
         queries, keys = attention.first.c.dims[2:]
-        yield from _lengths(graph, (attention.band.lengths, keys), (attention.band.query_lengths, queries))
+        yield from _lengths((attention.band.lengths, keys), (attention.band.query_lengths, queries))
 
 
-def _values(rng: np.random.Generator, graph: OperationGraph, operation: Operation) -> Iterator[tuple[Tensor, Array]]:
+def _values(rng: np.random.Generator, operation: Operation) -> Iterator[tuple[Tensor, Array]]:
     if isinstance(operation, RaggedMove):
         yield operation.offsets, _offsets(operation)
     elif isinstance(operation, PagedCacheLoad):
@@ -66,8 +66,7 @@ def _values(rng: np.random.Generator, graph: OperationGraph, operation: Operatio
         image = rng.integers(-4, 5, operation.dx.dims).astype(np.float64)
         yield operation.index, maxima(operation.resample, image)[1]
     elif isinstance(operation, SdpaBackward):
-        queries, keys = (operation.seq_len_q, operation.q.dims[2]), (operation.seq_len_kv, operation.k.dims[2])
-        yield from _lengths(graph, queries, keys)
+        yield from _lengths((operation.seq_len_q, operation.q.dims[2]), (operation.seq_len_kv, operation.k.dims[2]))
     elif isinstance(operation, RecurrentOperation):
         yield from _sequences(operation)
     for port, tensor in inputs_of(operation).items():
@@ -76,13 +75,10 @@ def _values(rng: np.random.Generator, graph: OperationGraph, operation: Operatio
 
 
 def _offsets(move: RaggedMove) -> Array:
-    """Sequences of one length."""
-    return np.arange(move.offsets.dims[0]) * (_rows(move) * move.row_elements // move.multiplier)
-
-
-def _rows(move: RaggedMove) -> int:
-    """Rows of each sequence, as many as the packed ones and the padded ones have room for."""
-    return min(move.padded.dims[2], move.packed.dims[2] // max(move.offsets.dims[0] - 1, 1))
+    """Sequences of one length, as long as the packed rows and the padded ones have room for."""
+    batch = move.offsets.dims[0] - 1
+    rows = min(move.padded.dims[2], move.packed.dims[2] // max(batch, 1))
+    return np.arange(batch + 1) * (rows * move.row_elements // move.multiplier)
 
 
 def _pages(rng: np.random.Generator, load: PagedCacheLoad) -> Iterator[tuple[Tensor, Array]]:
@@ -113,10 +109,6 @@ def _sequences(operation: RecurrentOperation) -> Iterator[tuple[Tensor, Array]]:
         yield ports["seq_lengths"], -((np.arange(rnn.batch_size) - rows) // rnn.batch_size)
 
 
-def _lengths(graph: OperationGraph, *pairs: tuple[Tensor | None, int]) -> Iterator[tuple[Tensor, Array]]:
-    """The longest length for each sequence; of packed ones as many rows as they have."""
-    moves = [operation for operation in graph.operations if isinstance(operation, RaggedMove)]
-    for tensor, extent in pairs:
-        if tensor is not None:
-            rows = (_rows(move) for move in moves if move.padded.dims[2] == extent)
-            yield tensor, np.array(min(rows, default=extent))
+def _lengths(*pairs: tuple[Tensor | None, int]) -> Iterator[tuple[Tensor, Array]]:
+    """The longest length for each sequence."""
+    yield from ((tensor, np.array(longest)) for tensor, longest in pairs if tensor is not None)

@@ -36,7 +36,7 @@ def test_a_roofline_has_a_point_for_each_case() -> None:
     axes = plots.roofline(WHOLE, H200).axes[0]
     points = [point for group in axes.collections for point in group.get_offsets()]
     assert len(points) == 24
-    assert tuple(points[0]) == pytest.approx((1.0, 1e6 / 10.0 * 1e-6))
+    assert tuple(points[1]) == pytest.approx((4.0, 4e6 / 11.0 * 1e-6))
     labels = axes.get_legend_handles_labels()[1]
     assert labels == [*(f"class {number}" for number in range(9)), "others"]
     limits = [line.get_ydata().max() for line in axes.lines]

@@ -105,6 +105,16 @@ def test_a_slower_run_is_found_among_saved_ones() -> None:
     assert words.count(Word.SLOWER) > 0.9 * len(words)
 
 
+def test_times_that_happen_to_be_close_together_are_not_believed() -> None:
+    rng = np.random.default_rng(fresh_seed())
+    before = {str(case): (100 * np.exp(rng.normal(0, 0.01, 4))).tolist() for case in range(20)}
+    before["lucky"] = [100.0, 100.001, 99.999, 100.0]
+    found = {verdict.case: verdict.word for verdict in of_times(before, dict.fromkeys(before, 103.0))}
+    assert found["lucky"] is Word.CANNOT_TELL
+    (alone,) = of_times({"lucky": before["lucky"]}, {"lucky": 103.0})
+    assert alone.word is Word.SLOWER
+
+
 def test_few_samples_tell_nothing() -> None:
     verdict = of_pairs("case", [(1.0, 2.0), (1.0, 2.0)])
     assert (verdict.word, verdict.why) == (Word.CANNOT_TELL, "expected 3 pairs or more, got 2")

@@ -19,6 +19,7 @@ from lowdnn.status import BadParamError, LowdnnError
 from tests.cases.test_cases import FILES, cases_of
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
+from tests.support.random_graphs.steps import random_graph
 
 #: Cases whose text comes back as it is.
 WORDS = (
@@ -93,6 +94,20 @@ def test_a_file_of_counts_is_bounded() -> None:
     rng = np.random.default_rng(fresh_seed())
     shuffled = dict(sorted(counts.items(), key=lambda item: rng.random()))
     assert [line for line in merged("", shuffled, []).splitlines() if line[0] != "#"] == cases
+
+
+def test_random_graphs_come_back() -> None:
+    seed = fresh_seed()
+    for number in range(30):
+        graph = random_graph(seed + number).graph
+        named = case_of(renamed(graph))
+        back = parse_case(str(named))
+        assert back == named
+        assert back.graph().key == graph.key, f"seed {seed + number}"
+        plain = GraphCase.of(graph)
+        assert set(evaluate(plain.graph(), plain.inputs(seed, exact=False))) == {
+            tensor.uid for tensor in plain.graph().outputs
+        }
 
 
 def renamed(graph: OperationGraph) -> OperationGraph:
