@@ -26,6 +26,11 @@ _SIZE = (10.0, 6.0)
 _ROW = 0.3
 
 
+def check_installed() -> None:
+    """Raises SublibraryUnavailableError where there is no matplotlib."""
+    _matplotlib("matplotlib.figure")
+
+
 def write(figure: Any, path: Path) -> None:
     """Saves the picture as an SVG file."""
     matplotlib = _matplotlib("matplotlib")

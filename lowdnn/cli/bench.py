@@ -36,6 +36,8 @@ def bench(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, option)
         if value is not None and not least <= value <= most:
             raise BadParamError.at(f"bench.{option}", expected=f"{least} to {most}", got=value)
+    if arguments.plot:
+        plots.check_installed()
     cases = _cases(arguments)
     base = Path(arguments.compare) if arguments.compare else None
     if base is not None and (base.is_dir() or base.suffix == ".whl"):
@@ -107,18 +109,21 @@ def _alternate(cases: Cases, base: Path, arguments: argparse.Namespace) -> int:
 
 
 def _keep(run: Run, verdicts: list[Verdict] | None, saved: list[Run], arguments: argparse.Namespace) -> None:
-    """Writes the files that were asked for."""
-    if arguments.csv:
-        write_csv(run, Path(arguments.csv))
-    if arguments.save:
-        save(run, Path(arguments.save))
-    if arguments.plot:
-        earlier = saved or (saved_runs(Path(arguments.save))[:-1] if arguments.save else [])
-        for name, figure in _pictures(run, verdicts, earlier):
-            path = Path(arguments.plot) / f"{name}.svg"
-            plots.write(figure, path)
-            if not arguments.json:
-                print(path)
+    """Writes the files that were asked for; raises BadParamError for a place where none can be written."""
+    try:
+        if arguments.csv:
+            write_csv(run, Path(arguments.csv))
+        if arguments.save:
+            save(run, Path(arguments.save))
+        if arguments.plot:
+            earlier = saved or (saved_runs(Path(arguments.save))[:-1] if arguments.save else [])
+            for name, figure in _pictures(run, verdicts, earlier):
+                path = Path(arguments.plot) / f"{name}.svg"
+                plots.write(figure, path)
+                if not arguments.json:
+                    print(path)
+    except OSError as error:
+        raise BadParamError.at("bench.file", expected="a place that can be written", got=str(error)) from None
 
 
 def _pictures(run: Run, verdicts: list[Verdict] | None, earlier: list[Run]) -> Iterator[tuple[str, object]]:

@@ -66,7 +66,9 @@ def _json(result: Result, choice: Explanation | None) -> str:
 
 
 def _line(result: Result) -> str:
-    times = f"{result.device_us:10.1f} us device {result.host_us:8.1f} us host" if result.status == "ok" else ""
+    # The emulated device counts instructions, which are no time.
+    unit = "counted" if result.device == "emulated" else "device"
+    times = f"{result.device_us:10.1f} us {unit} {result.host_us:8.1f} us host" if result.status == "ok" else ""
     text = f"{result.status:8s} {result.plan or result.engine or '-':32s} {times}  {short_text(result.case)}"
     if result.status == "FAILED":
         again = f"lowdnn run --device {result.device} --engine {result.engine} --check --seed {result.seed}"

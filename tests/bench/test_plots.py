@@ -73,4 +73,4 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(SublibraryUnavailableError, match=r"pip install 'lowdnn\[plot\]'"):
-        plots.shares(WHOLE)
+        plots.check_installed()

@@ -75,6 +75,8 @@ def test_cases_come_from_suites_networks_and_files_with_counts(
         ((*CASES, "--compare", "nowhere"), "bench.runs: expected a readable file"),
         ((*CASES, "--compare", ".", "--save", "f"), "bench.save: expected none beside a checkout or wheel"),
         (("matmul m=4",), "matmul.n: expected a value"),
+        ((CASES[0], "--csv", "/dev/null/times.csv"), "bench.file: expected a place that can be written"),
+        ((CASES[0], "--save", "/dev/null/runs"), "bench.file: expected a place that can be written"),
     ],
 )
 def test_wrong_options_are_one_line(arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
