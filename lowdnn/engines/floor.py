@@ -41,13 +41,15 @@ class Floor(NamedTuple):
     """A lower bound of an engine's plans for a graph.
 
     launches: the number of launches.  waste: operations executed, relative to those of the contraction.
-    reread_bytes: bytes of device memory that are read once more.
+    reread_bytes: bytes of device memory that are read once more.  slowness: the time of a launch, by the engine's own
+    model, as a least multiple of the longer of its arithmetic and its copying.
     """
 
     multipliers: Multipliers
     launches: int = 1
     waste: float = 1.0
     reread_bytes: int = 0
+    slowness: float = 1.0
 
 
 class Floored(ABC):

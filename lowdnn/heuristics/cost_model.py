@@ -82,4 +82,5 @@ def near_bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> floa
 def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:
     """Any launch may begin while the one before ends."""
     launches_s = floor.launches * launch_s(arch, 0.0, is_dependent=True)
-    return 1e6 * (launches_s + overlap(*least_time(graph, floor, arch), _EXPOSED))
+    least = least_time(graph, floor, arch)
+    return 1e6 * (launches_s + max(overlap(*least, _EXPOSED), floor.slowness * max(least)))

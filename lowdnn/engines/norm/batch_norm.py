@@ -66,9 +66,10 @@ class BatchNorm(ProblemEngine[Passes], Rereading):
         return passes if found is None else replace(found, engine=self.name)
 
     def reread_bytes(self, graph: OperationGraph) -> int:
-        """Bytes of x and dy, which are read once for the sums and once for the result."""
+        """Bytes of x, read once for the sums and once for the result, and of dy, which each of two sums reads."""
         forward = sum(bytes_of((op.x,)) for op in graph.operations if isinstance(op, NormForward))
-        return forward + sum(bytes_of((op.x, op.dy)) for op in graph.operations if isinstance(op, NormBackward))
+        backward = (op for op in graph.operations if isinstance(op, NormBackward))
+        return forward + sum(bytes_of((op.x, op.dy)) + bytes_of((op.dy,)) for op in backward)
 
     def parts(self, passes: Passes, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """The launches of the passes, in order."""

@@ -21,7 +21,7 @@ from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
-from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
+from lowdnn.engines.conv.grouped.geometry import SLOWNESS, GroupedGeometry, pack_of
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.limits import reduced
@@ -88,7 +88,8 @@ class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
         """Packs of groups are multiplied like one group; backward in the filter some parts are left out."""
         if isinstance(contraction, ConvolutionForward | ConvolutionBackwardData):
             packed = pack_of(contraction).groups
-            return Floor(Multipliers.MMA_SYNC if packed > 1 else Multipliers.FASTEST, waste=packed)
+            units = Multipliers.MMA_SYNC if packed > 1 else Multipliers.FASTEST
+            return Floor(units, waste=packed, slowness=SLOWNESS)
         return Floor(Multipliers.MMA_SYNC)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:

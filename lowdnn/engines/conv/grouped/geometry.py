@@ -55,7 +55,7 @@ _MAX_FUNCTOR_VECTOR = 4
 _MIN_COPY_BYTES = 4
 _UNIT_BYTES = 8
 #: Measured time of a launch as a multiple of the longer of its arithmetic and memory time, on an H200.
-_SLOWNESS: Final = 1.4
+SLOWNESS: Final = 1.4
 #: Measured time of a launch as a least multiple of the instructions of its tiles, on an H200.
 _COMPUTE_SLOWNESS: Final = 1.2
 #: Seconds from a launch's start until the filters and the first box have arrived.
@@ -365,7 +365,7 @@ class GroupedGeometry:
         compute_s = tile.compute_clocks(self.images, self.slabs, arch) / arch.clock_hz
         work = Work(flops, moved, unit)
         least_s = work_s(work, arch, NOTHING_EXPOSED)
-        return replace(work, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
+        return replace(work, busy_s=_START_S + max(SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
         """The kernel's ``Tap``s: offset in the box, index in the filter."""
