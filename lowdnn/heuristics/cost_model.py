@@ -70,13 +70,11 @@ def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
     return graph.derive(_bound_us, floor_of(engine, graph), arch)
 
 
-def near_bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
-    """The bound for a graph that ``engine`` takes, at a higher cost: near its plan's time where its model tells."""
-    bound = bound_us(graph, engine, arch)
-    has_elements = all(tensor.element_count for tensor in graph.outputs)
-    if not isinstance(engine, Modelled) or not has_elements:
-        return bound
-    return max(bound, launch_us(graph.derive(engine.busy_launch, arch), arch))
+def modelled_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
+    """The time by the model of ``engine`` for a graph that it takes, at most its plan's; 0 where it has none."""
+    if not isinstance(engine, Modelled) or not all(tensor.element_count for tensor in graph.outputs):
+        return 0.0
+    return launch_us(graph.derive(engine.busy_launch, arch), arch)
 
 
 def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:

@@ -27,7 +27,7 @@ from lowdnn.engines.base import Choices, Engine, LastResort, Refusal, keeps_prec
 from lowdnn.engines.engine_set import anchored, reasons
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
+from lowdnn.heuristics.cost_model import bound_us, modelled_us, plan_us
 from lowdnn.heuristics.tuning.record_books import Found, Records, released_records
 from lowdnn.heuristics.tuning.records import RecordClock
 from lowdnn.one_line import listed
@@ -223,7 +223,7 @@ class Ranking:
                 continue
             if self._refusal(engine) is not None:
                 continue
-            near_bound = near_bound_us(self._graph, engine, self._arch)
+            near_bound = max(bound, modelled_us(self._graph, engine, self._arch))
             if waiting and near_bound > max(bound, waiting[0][0]):
                 insort(waiting, (near_bound, engine), key=_turn)
                 continue
@@ -249,7 +249,7 @@ class Ranking:
         """A lower bound of an engine that takes the graph; the dearer one where that may tell it from the best."""
         if engine is best.engine:
             return best.estimated_us
-        return bound if bound > best.estimated_us else near_bound_us(self._graph, engine, self._arch)
+        return bound if bound > best.estimated_us else max(bound, modelled_us(self._graph, engine, self._arch))
 
 
 def rank(

@@ -15,7 +15,7 @@ from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.floor import Modelled
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
+from lowdnn.heuristics.cost_model import bound_us, modelled_us, plan_us
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 
@@ -91,7 +91,7 @@ def test_no_plan_takes_less_than_the_model_of_its_engine_says() -> None:
         for engine in modelled:
             if engine.refuse(graph, choice.arch) is None:
                 estimate = plan_us(engine.plan(graph, choice.arch, {}), choice.arch)
-                near = near_bound_us(graph, engine, choice.arch)
+                near = modelled_us(graph, engine, choice.arch)
                 assert near <= estimate, (choice.arch.name, engine.name, choice.case)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -51,11 +52,19 @@ def valid_taps(
 
 def valid_share(operation: ConvolutionOperation) -> float:
     """Fraction of (output, tap) pairs whose pixel exists."""
+    extents = (operation.filter.dims[2:], operation.response.dims[2:], operation.image.dims[2:])
+    return _valid_share(operation.convolution, *extents)
+
+
+@lru_cache(maxsize=1024)
+def _valid_share(
+    convolution: Convolution, taps: tuple[int, ...], outputs: tuple[int, ...], pixels: tuple[int, ...]
+) -> float:
+    """Cached, since a layer is planned for many batch sizes."""
     share = 1.0
-    dims = (operation.filter.dims[2:], operation.response.dims[2:], operation.image.dims[2:])
-    for axis, (taps, outputs, pixels) in enumerate(zip(*dims, strict=True)):
-        valid = sum(_valid(operation.convolution, axis, tap, outputs, pixels)[0] for tap in range(taps))
-        share *= valid / (taps * outputs) if taps * outputs else 1.0
+    for axis, (tap_count, output_count, pixel_count) in enumerate(zip(taps, outputs, pixels, strict=True)):
+        valid = sum(_valid(convolution, axis, tap, output_count, pixel_count)[0] for tap in range(tap_count))
+        share *= valid / (tap_count * output_count) if tap_count * output_count else 1.0
     return share
 
 
