@@ -9,6 +9,7 @@
 | LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
 | LOWDNN_CACHE_SIZE      | bytes, or with K, M, G: 500M     | 1G                 | the most that they take up there    |
 | LOWDNN_TUNING_PATH     | absolute paths with : between    | see below          | directories of tuning records       |
+| LOWDNN_TUNING_SECONDS  | seconds: 5, 0.5                  | none               | of tuning a new graph in mode B     |
 | LOWDNN_COMPILE         | wait, avoid, background          | wait               | see ``CompilePolicy``               |
 | LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
 | LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
@@ -98,6 +99,7 @@ class Config:
     nvtx: bool = False
     cache_limit_bytes: int = 1 << 30
     tuning_path: tuple[Path, ...] = field(default_factory=lambda: default_tuning_path(_environment()))
+    tuning_s: float | None = None
     record_cases: Path | None = None
     compile_policy: CompilePolicy = CompilePolicy.WAIT
     compile_threads: int | None = None
@@ -119,6 +121,7 @@ class Config:
             debug=_read(source, "LOWDNN_DEBUG", False, _boolean),
             nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
             cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, bytes_from),
+            tuning_s=_read(source, "LOWDNN_TUNING_SECONDS", None, _seconds),
             record_cases=_read(source, "LOWDNN_RECORD_CASES", None, lambda text: Path(text).absolute()),
             tuning_path=_read(source, "LOWDNN_TUNING_PATH", default_tuning_path(source), _absolute_paths),
         )
@@ -183,6 +186,10 @@ def _boolean(text: str) -> bool | None:
     if text.lower() in ("1", "true", "on", "yes"):
         return True
     return False if text.lower() in ("0", "false", "off", "no") else None
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) and float(text) > 0 else None
 
 
 def _arch(text: str) -> str | None:

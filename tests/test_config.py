@@ -32,6 +32,7 @@ def test_every_variable_is_read() -> None:
             "LOWDNN_NVTX": "yes",
             "LOWDNN_CACHE_SIZE": "20m",
             "LOWDNN_TUNING_PATH": "/tuning:/site",
+            "LOWDNN_TUNING_SECONDS": "2.5",
         }
     )
     assert config == Config(
@@ -46,6 +47,7 @@ def test_every_variable_is_read() -> None:
         True,
         20 << 20,
         (Path("/tuning"), Path("/site")),
+        2.5,
     )
 
 
@@ -62,6 +64,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("LOWDNN_EMULATED_POLICY", "rm -rf"),
         ("LOWDNN_CACHE_DIR", "relative"),
         ("LOWDNN_TUNING_PATH", "/absolute:relative"),
+        ("LOWDNN_TUNING_SECONDS", "0"),
         ("LOWDNN_DISK_CACHE", "2"),
         ("LOWDNN_CACHE_SIZE", "-1"),
         ("LOWDNN_CACHE_SIZE", "2 GiB"),

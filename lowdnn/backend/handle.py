@@ -78,7 +78,7 @@ class Handle(ProcessBound):
         self.arch = _arch_from(runtime.driver, runtime.context.device, runtime.context.attribute)
         self.bundled_plans = BundledPlans(self.arch, runtime.shipped, runtime.counters)
         self.records = records_of(runtime.config, runtime.sources, takes_estimates=self.cuda_device is None)
-        self.tuning: TuningOptions | None = None
+        self.tuning = _tuning(runtime.config)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
@@ -284,6 +284,15 @@ def _recorder(config: Config) -> CaseRecorder | None:
     from lowdnn.backend.recording import CaseRecorder  # nobody else needs the families of cases
 
     return CaseRecorder(config.record_cases)
+
+
+def _tuning(config: Config) -> TuningOptions | None:
+    """How heuristics in mode B tune; None where they do not."""
+    if config.tuning_s is None:
+        return None
+    from lowdnn.heuristics.tuning.tuner import TuningOptions  # most programs never tune
+
+    return TuningOptions(budget_s=config.tuning_s)
 
 
 def _arch_from(driver: Driver, device: int, ask: Callable[[DeviceAttribute], int]) -> ArchSpec:

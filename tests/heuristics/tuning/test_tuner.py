@@ -185,6 +185,15 @@ def test_mode_b_tunes_where_the_handle_says_so_and_once(handle: Handle, monkeypa
     assert not handle.rank(GRAPH, HeurMode.B, SM_90A.with_sm_count(7)).is_recorded
 
 
+def test_a_variable_makes_mode_b_tune_in_programs_that_cannot_be_changed(
+    tmp_path: Path, kernel_cache_dir: Path
+) -> None:
+    config = Config(tuning_path=(tmp_path,), cache_dir=kernel_cache_dir, tuning_s=2.5)
+    with Handle.open("emulated", config=config) as opened:
+        assert opened.tuning == TuningOptions(budget_s=2.5)
+        assert opened.rank(GRAPH, HeurMode.B).is_recorded
+
+
 def test_mode_b_plans_where_tuning_fails(handle: Handle, caplog: pytest.LogCaptureFixture) -> None:
     handle.tuning = TuningOptions(Scope(engines=("conv_direct",)))
     assert handle.rank(GRAPH, HeurMode.B).best is not None
