@@ -1,4 +1,4 @@
-"""``pygraph.autotune`` on the emulated device, where the cost model's estimates stand in for times."""
+"""``pygraph.autotune``: on a GPU by its clock, on the emulated device by the cost model's estimates."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def handle(tmp_path: Path, kernel_cache_dir: Path) -> Iterator[Handle]:
         yield opened
 
 
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def on_device(request: pytest.FixtureRequest, tmp_path: Path, kernel_cache_dir: Path) -> Iterator[Handle]:
+    with Handle.open(request.param, config=Config(tuning_path=(tmp_path,), cache_dir=kernel_cache_dir)) as opened:
+        yield opened
+
+
 def product(handle: Handle | None, size: int = 64, **arguments: object) -> pygraph:
     graph = pygraph(io_data_type=data_type.FLOAT, compute_data_type=data_type.FLOAT, handle=handle, **arguments)
     a, b = (graph.tensor((1, size, size), name=name) for name in "ab")
@@ -35,16 +41,16 @@ def product(handle: Handle | None, size: int = 64, **arguments: object) -> pygra
     return graph
 
 
-def test_execute_runs_the_tuned_plan_and_other_graphs_follow_its_record(handle: Handle) -> None:
-    graph = product(handle)
-    tuned = graph.autotune()
+def test_execute_runs_the_tuned_plan_and_other_graphs_follow_its_record(on_device: Handle) -> None:
+    graph = product(on_device)
+    tuned = graph.autotune(processes=2)
     assert tuned.record.us <= tuned.record.first_us
     assert "the first choice" in str(tuned)
     a, b = (np.random.default_rng(0).standard_normal((1, 64, 64)).astype(np.float32) for _ in "ab")
     found = graph.run(a=a, b=b)["c"].numpy()
     np.testing.assert_allclose(found, a @ b, rtol=0.02, atol=0.05)
     assert graph.get_plan_name_at_index(0) == tuned.candidate.plan.name
-    other = product(handle)
+    other = product(on_device)
     other.build([heur_mode.A])
     assert other.get_plan_name_at_index(0) == tuned.candidate.plan.name
 
@@ -71,6 +77,14 @@ def test_a_workspace_limit_is_kept(handle: Handle) -> None:
     tuned = graph.autotune(workspace_limit=0)
     assert all(trial.candidate.plan.workspace_bytes == 0 for trial in tuned.trials)
     assert tuned.record.workspace_limit == 0
+
+
+def test_given_inputs_stay_as_they_are(on_device: Handle) -> None:
+    graph = product(on_device)
+    numbers = np.random.default_rng(0).standard_normal((1, 64, 64)).astype(np.float32)
+    with lowdnn.from_numpy(numbers, on_device) as a:
+        graph.autotune({"a": a}, engines=["matmul_simt"])
+        np.testing.assert_array_equal(a.numpy(), numbers)
 
 
 def test_inputs_are_checked_as_for_execute(handle: Handle) -> None:
