@@ -1,6 +1,5 @@
-"""Lengths of sequences that only the host knows, on their way to the device.
-
-They are parameters of a launch: nothing waits, the caller's array need not live on, and a stream may be capturing.
+"""Copies sequence lengths from the host to the device, as parameters of a launch: nothing waits, the caller may reuse
+the array at once, and the stream may be capturing.
 """
 
 from __future__ import annotations

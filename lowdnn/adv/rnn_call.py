@@ -23,7 +23,7 @@ from lowdnn.status import (
 )
 
 _LENGTH_BYTES = 4
-#: Tensors that a caller may leave out.
+#: Ports of tensors that may be NULL.
 _OPTIONAL = ("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx", "seq_lengths")
 _TYPES: Mapping[str, Types] = {
     "handle": Handle,
@@ -31,7 +31,7 @@ _TYPES: Mapping[str, Types] = {
     "x_desc": RNNDataDescriptor,
     "y_desc": RNNDataDescriptor,
 }
-#: Fields that the sequences of one network share.
+#: Fields that must be equal in the descriptors of x and of y.
 _OF_ALL_SEQUENCES = ("layout", "max_seq_length", "batch_size", "seq_length_array")
 
 
@@ -50,7 +50,7 @@ class StateDescriptor(Protocol):
 
 
 class RnnCall:
-    """The arguments of one call: ``take_*`` checks some of them each, ``prepared`` the rest."""
+    """The arguments of one call. Each ``take_*`` checks and stores some of them; ``prepared`` checks the rest."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class RnnCall:
     def _check_state(
         self, name: str, found: StateDescriptor | None, shape: StateShape, addresses: dict[str, int]
     ) -> None:
-        """Checks the dims of states, where there are any."""
+        """Checks the dims of a state that the call passes."""
         if not any(addresses.values()):
             return
         if found is None:
@@ -255,5 +255,5 @@ def _check_types(
 
 
 def _lengths_bytes(x_desc: RNNDataDescriptor) -> int:
-    """The size of the workspace's part that lengths lie in; sequences of equal lengths do not use it."""
+    """Bytes of the workspace that hold the sequence lengths; not needed if all lengths are equal."""
     return aligned(_LENGTH_BYTES * x_desc.batch_size, ALIGNMENT_BYTES)

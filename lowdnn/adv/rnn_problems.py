@@ -30,18 +30,18 @@ from lowdnn.status import NotSupportedError
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
-#: Problems, and networks, that a handle keeps.
+#: Most problems, and most networks, for which a handle keeps plans.
 _MAX_PROBLEMS = 256
 _PERSISTENT = "rnn_persistent"
-#: No engine asks for more than this.
+#: The largest alignment in bytes that an engine needs.
 MAX_ALIGNMENT = 16
 
-#: Ports that do not hold elements of the network's type.
+#: Ports whose tensors do not have the network's data type.
 _NUMBERS = ("seq_lengths", "dropout_seed", "dropout_offset")
 
 Kind = type[RnnForward] | type[RnnBackwardData] | type[RnnBackwardWeights]
 StateShape = tuple[tuple[int, ...], tuple[int, ...]]
-#: A network, and of its sequences the layout and the packed rows, in training or not.
+#: Key of a network's plans: the network, the layout, the packed rows, and whether it trains.
 _Sequences = tuple["SizedNetwork", RNNDataLayout, int, bool]
 
 
@@ -231,7 +231,7 @@ def _problems(network: SizedNetwork, layout: RNNDataLayout, rows: int, is_traini
 
 
 def _keep(known: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
-    """Drops the oldest one where there are too many: to make it again costs less than to note each use."""
+    """Adds an entry, and drops the oldest one if there are too many: making it again costs less than tracking uses."""
     known[key] = value
     if len(known) > _MAX_PROBLEMS:
         del known[next(iter(known))]

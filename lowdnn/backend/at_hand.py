@@ -43,9 +43,8 @@ def choice_at_hand(
 
 
 def load(handle: Handle, candidate: Candidate, kept: KernelImages | None = None) -> LoadedPlan | SwitchingPlan:
-    """The candidate's plan on the handle's device, which switches to the better one once that is loaded, too.
-
-    kept: as in ``Handle.load_candidate``, which has the errors.
+    """Loads the candidate's plan on the handle's device; it is replaced by the better plan as soon as that is loaded,
+    too. kept, errors: as in ``Handle.load_candidate``.
     """
     loaded = handle.load_candidate(candidate, kept)
     better = candidate.better

@@ -1,4 +1,4 @@
-"""Kernels that are compiled before a program needs them."""
+"""Compiles kernels ahead of the program that needs them."""
 
 from __future__ import annotations
 

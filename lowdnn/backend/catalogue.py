@@ -1,4 +1,4 @@
-"""Which descriptors there are: one declaring dataclass for each descriptor type."""
+"""All descriptor types, each with the dataclass that declares its attributes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def create(descriptor_type: DescriptorType) -> Descriptor:
 
 
 def _hint(asked: object) -> str:
-    """Where operations are that cuDNN has no descriptor of."""
+    """A hint for descriptor types that do not exist: where lowdnn has the operation instead."""
     without = [cls for cls in catalog.operations() if cls not in catalog.descriptors()]
     is_known = any(asked is cls or (isinstance(asked, str) and asked == cls.__name__) for cls in without)
     hint = "cuDNN has no descriptor of this operation; write it with pygraph, or a recurrent network with lowdnn.adv"

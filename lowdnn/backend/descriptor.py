@@ -39,7 +39,7 @@ from lowdnn.status import (
     SizeInsufficientError,
 )
 
-#: Types whose every number of so many bits is a value.
+#: Types of integers in which every bit pattern is valid.
 _INTEGERS = (AttributeType.INT64, AttributeType.VOID_PTR, AttributeType.INT32)
 
 
@@ -161,7 +161,7 @@ class Descriptor:
         return f"{self.type.name} descriptor"
 
     def _elements(self, slot: Slot, kind: AttributeType, given: Sequence[Descriptor]) -> list[Any]:
-        """The elements that a get of the type ``kind`` returns."""
+        """The elements of the attribute, converted to the type ``kind`` of a get."""
         if slot.computed is not None:
             method = getattr(self._value, slot.computed.method)
             if slot.computed.asked is not None:

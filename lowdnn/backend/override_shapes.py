@@ -19,10 +19,11 @@ from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientErro
 #: (uid, dims, strides) of each tensor with another shape.
 Shapes = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
 
-#: Other shapes for which one plan keeps what was made for them; the least recently used go first.
+#: Most other shapes for which one plan caches a result; the least recently used are dropped first.
 MAX_SHAPES = 64
 
-#: Bytes of a std::vector: the addresses of its first element, behind its last one, and behind its memory.
+#: Bytes of a std::vector: three addresses, of its first element, of the end of its elements, and of the end of its
+#: memory.
 _VECTOR_BYTES = 24
 
 T = TypeVar("T")

@@ -309,7 +309,7 @@ def permuted(uids: tuple[int, ...], pointers: tuple[int, ...], wanted: tuple[int
 def _permutation(
     given: tuple[int, ...], wanted: tuple[int, ...]
 ) -> Callable[[tuple[int, ...]], tuple[int, ...]] | None:
-    """The way from the order of uids ``given`` to ``wanted``; None where they are not the same uids."""
+    """The permutation from the order of uids ``given`` to that of ``wanted``; None if the uids differ."""
     is_other_order = len(wanted) > 1 and sorted(given) == sorted(wanted)
     return itemgetter(*map(given.index, wanted)) if is_other_order else None
 

@@ -1,4 +1,4 @@
-"""Slots: where each attribute goes, what it takes and what it gives, worked out once for each descriptor type."""
+"""Slots: the rules for setting and getting each attribute, computed once for each descriptor type."""
 
 from __future__ import annotations
 

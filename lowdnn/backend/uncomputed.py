@@ -43,7 +43,8 @@ UNCOMPUTED_REORDERINGS = (TensorReordering.INT8x32, TensorReordering.F16x16)
 
 @dataclass(frozen=True)
 class Signal:
-    """Sets a flag in device memory to ``value``, or waits until it has it; y is x, for the order of operations."""
+    """Sets a flag in device memory to ``value``, or waits until it has this value. y equals x; it orders the signal
+    between operations."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SIGNAL
 
@@ -147,7 +148,7 @@ def _is_part_of_graphs(declaration: type) -> bool:
 
 
 def first_error(values: Iterable[Any]) -> LowdnnError | None:
-    """The reason of the first of ``values``, operations or graphs of them, that no engine computes."""
+    """The error of the first of ``values`` (operations or graphs) that no engine computes."""
     errors: Iterator[LowdnnError | None] = (getattr(value, "error", None) for value in values)
     return next((error for error in errors if error is not None), None)
 

@@ -1,4 +1,5 @@
-"""Checks of attribute elements: what a caller hands to ``set_attribute`` becomes what a declaration's field holds."""
+"""Checks and converts attribute elements, from the caller's arguments of ``set_attribute`` to the values of a
+declaration's fields."""
 
 from __future__ import annotations
 
@@ -140,7 +141,7 @@ def _rational(where: str, index: int, value: Any) -> int | Fraction:
 
 
 def holds_addresses(value: object) -> bool:
-    """Whether what is kept of an attribute that takes numbers too is addresses of them."""
+    """Whether the kept elements of an attribute, which takes numbers or their addresses, are addresses."""
     return isinstance(value[0] if isinstance(value, tuple) and value else value, HostAddress)
 
 

@@ -13,11 +13,11 @@ from typing import Final
 
 from lowdnn.capi.errors import is_in_call
 
-#: Seconds after which the wait ends although calls go on.
+#: Most seconds of the wait, after which it ends although calls are still running.
 _MOST_S: Final = 5.0
-#: Seconds between two looks at the threads.
+#: Seconds between two checks of the threads.
 _PAUSE_S: Final = 0.001
-#: Looks in a row that have to find no call before the wait ends.
+#: Successive checks that must find no call before the wait ends.
 _QUIET_LOOKS: Final = 5
 
 

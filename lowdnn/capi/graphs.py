@@ -28,13 +28,13 @@ from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace, size_anywhere
 from lowdnn.status import BadParamError, MisalignedPointerError, NotSupportedError, SizeInsufficientError
 
-#: Graphs that a handle keeps; the least recently used one goes first.
+#: Most planned graphs of a handle; the least recently used one is dropped first.
 _MAX_GRAPHS = 512
-#: Calls of which is known what they come to.
+#: Most calls whose outcomes are remembered.
 _MAX_CALLS = 4096
-#: Streams for which a handle keeps memory of its own; the least recently used one goes first.
+#: Most streams for which a handle keeps a workspace; the least recently used one is dropped first.
 MAX_STREAMS = 16
-#: No engine asks for more than this.
+#: The largest alignment in bytes that an engine needs.
 MAX_ALIGNMENT = 16
 
 
@@ -47,7 +47,7 @@ class Builder:
         # The memory of by-value tensors must live until the launch.
         self._values: list[ctypes.c_float | ctypes.c_double] = []
         self._uid = 0
-        # The first tensor at each address, and the addresses that others have in another layout.
+        # The first tensor at each address, and the addresses at which there are also tensors of another layout.
         self._first: dict[int, Tensor] = {}
         self._relaid: set[int] = set()
 
@@ -218,7 +218,7 @@ class Launched:
 
 
 class Planned:
-    """One graph on one handle: its candidates, and those that were loaded, by their place."""
+    """One graph on one handle: its candidates, and the loaded plans by the candidate's index."""
 
     def __init__(self, handle: Handle, operations: tuple[Any, ...], mode: HeurMode) -> None:
         self._handle = ref(handle)  # the handle keeps this object
@@ -258,14 +258,15 @@ class Planned:
 
 
 class Known(NamedTuple):
-    """The outcome of a call, and what its key names by identity, which thereby does not end before the key does."""
+    """The outcome of a call, with references to the objects whose identities are in its key, so that these identities
+    are not reused."""
 
     outcome: Any
     named: object
 
 
 class KnownCalls:
-    """The outcomes of calls, by their keys; forgets all where there are too many. Safe to use from several threads."""
+    """The outcomes of calls, by their keys. Beyond ``_MAX_CALLS`` all are dropped. Several threads may use it."""
 
     def __init__(self) -> None:
         self._found: dict[Any, Known] = {}
@@ -383,5 +384,5 @@ def compute_type_of(*data_types: DataType) -> DataType:
 
 
 def no_bytes() -> int:
-    """The told size of calls whose caller may bring any workspace."""
+    """The ``told_bytes`` of calls that accept a workspace of any size."""
     return 0

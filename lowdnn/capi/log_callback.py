@@ -50,7 +50,8 @@ class LogCallback:
         return bool(self.function and self.mask >> severity & 1)
 
     def tell(self, severity: Severity, status: Status, message: str, since_s: float) -> None:
-        """Calls the function. ``since_s``: when the library was loaded, for the record's time in between."""
+        """Calls the function.  since_s: the time at which the library was loaded, from which the record's time
+        counts."""
         now = time.time()
         record = DebugRecord(
             cudnn_version=version_number(),

@@ -13,7 +13,7 @@ from lowdnn.status import NullPointerError, OutOfBoundError
 #: An address as ctypes hands it over: None for NULL.
 Address = int | None
 
-#: The most bytes of one array that is read or written; more is a count that went wrong.
+#: Most bytes of an array that is read or written; a larger count is an error of the caller.
 _MAX_ARRAY_BYTES = 1 << 31
 
 

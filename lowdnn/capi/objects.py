@@ -1,4 +1,4 @@
-"""Objects behind C pointers. No pointer is used twice, so that a stale one is always found out."""
+"""Objects behind C pointers. No pointer is used twice, so that a stale one is always detected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowdnn.status import BadParamError, LowdnnError
 
 T = TypeVar("T")
 
-#: The first pointer; nothing is mapped at pointers.
+#: The first pointer that is handed out; no memory is mapped at such addresses.
 _FIRST = 0x10000
 #: Bytes from a pointer to the next, as those of allocations would be.
 _STEP = 16
@@ -49,7 +49,7 @@ class Objects:
         return found if isinstance(found, kind) else None
 
     def behind(self, pointers: tuple[Address, ...]) -> tuple[Any, ...]:
-        """The objects at pointers; a pointer where there is none, as at NULL."""
+        """The objects behind pointers; a pointer without an object (NULL, or a stale one) stands for itself."""
         return tuple(map(self._table.get, pointers, pointers))  # type: ignore[arg-type]
 
     def replace(self, address: int, value: object) -> None:

@@ -14,7 +14,7 @@ from lowdnn.capi.stubs import pool
 from lowdnn.capi.stubs.packs import POOL_NAME
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 
-#: Where a pointer has the number of its pool, below a bit that no pointer of another object has.
+#: Lowest bit of the pool's number in a pointer; a higher bit marks pointers of packs.
 _POOL_SHIFT: Final = 48
 _POOL_BIT: Final = 1 << 62
 _MOST_POOLS: Final = 1 << 14

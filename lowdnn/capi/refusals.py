@@ -26,7 +26,7 @@ def reason_of(name: str) -> str:
 
 
 def refused(name: str) -> Call:
-    """The call behind a function that is not there yet."""
+    """The call behind a function that lowdnn does not implement: it raises NotSupportedError."""
 
     def refuse(_: State, *arguments: object) -> None:
         expected = "a function that lowdnn has"

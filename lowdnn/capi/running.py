@@ -53,4 +53,4 @@ def environment_on(library: Path, environment: Mapping[str, str] | None = None) 
 
 
 def _wait_on(number: int, frame: FrameType | None) -> None:
-    """The program decides what the signal means."""
+    """Waits for the program; a signal is passed on, and the program decides what it means."""

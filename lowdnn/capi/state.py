@@ -22,7 +22,7 @@ from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.runtime import Runtime
 
-#: Threads whose last error is kept; those that failed longest ago are forgotten first.
+#: Most threads whose last error is kept; the error that is longest ago is dropped first.
 _MAX_THREADS = 4096
 
 

@@ -34,7 +34,7 @@ class Axis:
 
     @property
     def runs(self) -> list[_Run]:
-        """The parts of the image that the taps see, in as few runs as possible."""
+        """The parts of the image that the taps read, as few runs of taps as possible."""
         seen = ((tap, *self._windows(tap)) for tap in range(self.taps))
         runs = []
         for (first, count), taps in groupby(seen, key=lambda found: found[1:]):
@@ -44,7 +44,7 @@ class Axis:
         return runs
 
     def _windows(self, tap: int) -> tuple[int, int]:
-        """The first window whose tap sees a place, and how many do."""
+        """(first window in which ``tap`` reads a place, number of such windows)."""
         behind = self.padding - tap * self.dilation
         first = max(0, -(-behind // self.stride))
         last = min(self.count - 1, (self.extent - 1 + behind) // self.stride)
@@ -61,7 +61,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements that both tensors have, and where they lie in each."""
+    """A strided block of elements that both tensors have, with its layout in each."""
 
     dims: tuple[int, ...]
     places: Layout
@@ -69,7 +69,7 @@ class Piece:
 
 
 def pieces(axes: Sequence[Axis]) -> Iterator[Piece]:
-    """Strided copies that together are all elements which the windows see, each once."""
+    """Strided copies that together cover each element which a window reads once."""
     for runs in product(*(axis.runs for axis in axes)):
         pairs = [*zip(axes, runs, strict=True)]
         extents = [run.count for run in runs] + [run.taps for run in runs]
@@ -87,7 +87,7 @@ def pieces(axes: Sequence[Axis]) -> Iterator[Piece]:
 
 @dataclass(frozen=True)
 class _Run:
-    """Taps from ``tap`` on which see a place in the same windows, from ``first`` on."""
+    """A run of taps from ``tap`` on that read places in the same windows, from window ``first`` on."""
 
     tap: int
     taps: int

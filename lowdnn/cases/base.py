@@ -35,12 +35,13 @@ class Case(ABC):
 
     @property
     def length(self) -> int:
-        """Terms that are summed for one output element, for tolerances."""
+        """Number of terms in the sum of one output element, from which the tolerance follows."""
         return 1
 
     @property
     def exact_length(self) -> int:
-        """Terms of the longest sum over exact inputs, where that is longer than one output element's."""
+        """Number of terms of the longest sum that must be exact; it may be longer than the sum of one output
+        element."""
         return self.length
 
     @property
@@ -60,14 +61,14 @@ class Case(ABC):
 
     @classmethod
     def guesses(cls, graph: OperationGraph) -> Iterable[Self]:
-        """Cases that may have this very graph; whoever asks compares (``naming``)."""
+        """Cases whose graph may be ``graph``; the caller (``naming``) builds and compares them."""
         return ()
 
     def __str__(self) -> str:
         return text.format_fields(self, self.family)
 
     def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
-        """Outputs whose old values are read."""
+        """The outputs that the graph accumulates into, so that their old values are read."""
         return []
 
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:

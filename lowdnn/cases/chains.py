@@ -1,4 +1,4 @@
-"""Default types, and the chains before and behind an operation, for all families."""
+"""Default data types, and the pointwise chains before and after an operation, for all families."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
-#: Along which axes a chain's second operands may have their extent (``broadcast_dims``).
+#: The axes along which the second operands of a chain have the full extent, by name (``broadcast_dims``).
 BROADCASTS = ("none", "channel", "row", "column", "batch", "scalar")
-#: Growth of the squares of small integers by a scale and a shift of small integers.
+#: Factor by which a scale and a shift of small integers may increase the squares of small integers.
 PROLOGUE_GROWTH = 16
 
 
@@ -41,7 +41,7 @@ def pointwise_type(data_type: DataType) -> DataType:
 
 
 def stores(steps: tuple[str, ...], out: DataType) -> tuple[DataType | None, DataType, tuple[str, ...]]:
-    """(data type in which the anchor stores, that of the last step, steps after the anchor)."""
+    """(data type of the anchor's output, data type of the last step's output, steps after the anchor)."""
     if steps and steps[0] == STORE:
         return out, out, steps[1:]
     return (None if steps else out), out, steps

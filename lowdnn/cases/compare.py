@@ -47,7 +47,7 @@ _BASE = {
     DataType.FP8_E5M2: (0.25, 2.0**-16),
     DataType.FP8_E8M0: (1.0, 0.0),
 }
-#: From the class that allows most to the one that allows least.
+#: Classes of tolerance, from the loosest to the tightest.
 _WORST_FIRST = (
     ToleranceClass.CONTRACTION_TF32,
     ToleranceClass.CONTRACTION,
@@ -71,7 +71,7 @@ class Tolerance:
     absolute: float
 
 
-#: For integer-filled data sized for exactness.
+#: The tolerance of integer data for which every sum is exact.
 EXACT = Tolerance(0.0, 0.0)
 
 
@@ -97,7 +97,7 @@ def tolerance(
 
 @dataclass(frozen=True)
 class Expected:
-    """The storage array that an output should be, and how near to it a result must come."""
+    """The expected storage array of an output, and the tolerance of a result."""
 
     values: NDArray[Any]
     allowed: Tolerance
@@ -206,7 +206,7 @@ def _widest(data_type: DataType) -> DataType:
 
 
 def _size(values: NDArray[Any]) -> float:
-    """The root of the mean square of those that are finite."""
+    """Root mean square of the finite elements."""
     finite = values[np.isfinite(values)].astype(np.float64)
     return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
 
@@ -251,7 +251,7 @@ def _of_rounded_operands(graph: OperationGraph) -> float:
 
 
 def _factor(graph: OperationGraph) -> float:
-    """The largest alpha of the convolutions, or 1 where that is larger."""
+    """The largest |alpha| of the graph's convolutions, at least 1."""
     return max((1.0, *(abs(op.alpha) for op in graph.operations if isinstance(op, ConvolutionOperation))))
 
 
@@ -266,7 +266,7 @@ def _summed(terms: Tolerance, result: Tolerance, count: int, length: int) -> Tol
 
 
 def differences(actual: NDArray[Any], expected: NDArray[Any], data_type: DataType, allowed: Tolerance) -> str:
-    """Count of differing elements, the first coordinates and both values; empty where all pass.
+    """A text with the number of elements that differ, the first one's coordinates and both values; empty if all pass.
 
     Arrays are storage arrays. The signs of zeros and the bits of NaNs may differ.
     """

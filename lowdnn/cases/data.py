@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType
 
-#: Sums of products stay under 2**20, which leaves an epilogue room to stay exact in fp32; in fewer bits under less.
+#: Bound of sums of products. 2**20 leaves an epilogue room to stay exact in fp32; types with fewer bits have a smaller
+#: bound.
 _SUM_LIMIT = 2**20
 _SUM_LIMITS = {DataType.HALF: 2**10, DataType.FAST_FLOAT_FOR_FP8: 2**13}
 _LARGEST_EXACT = 4
@@ -24,7 +25,8 @@ def exact_values(
     length: int = 1,
     compute_type: DataType = DataType.FLOAT,
 ) -> NDArray[Any]:
-    """Small integers, both signs, of which a sum of ``length`` products of two is exact in ``compute_type``."""
+    """Small integers of both signs, such that a sum of ``length`` products of two of them is exact in
+    ``compute_type``."""
     limit = _SUM_LIMITS.get(compute_type, _SUM_LIMIT)
     largest = max(1, min(_LARGEST_EXACT, isqrt(limit // max(length, 1))))
     is_signed = dtypes.info(data_type).kind in (dtypes.Kind.FLOAT, dtypes.Kind.SIGNED)
@@ -42,7 +44,7 @@ def real_values(rng: np.random.Generator, dims: tuple[int, ...], data_type: Data
 
 
 def unit_values(rng: np.random.Generator, dims: tuple[int, ...], data_type: DataType) -> NDArray[Any]:
-    """-1, 0 and 1, mostly without 0, for products: about one array in two has a zero."""
+    """Elements for products: 1 and -1, and in about half of the arrays one or more zeros."""
     is_signed = dtypes.info(data_type).kind in (dtypes.Kind.FLOAT, dtypes.Kind.SIGNED)
     signs = rng.choice([-1, 1] if is_signed else [1, 1], dims)
     count = max(1, int(np.prod(dims)))

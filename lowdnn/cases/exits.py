@@ -1,4 +1,4 @@
-"""The reductions at the end of cases: ``exits=genstats+amax``.
+"""Reductions in a case's epilogue: ``exits=genstats+amax``.
 
 genstats: sum and sum of squares over all axes but the kept one, which is the channels' axis.  sum: the sum alone.
 rowsum, rowmax: the sum, the largest element over the kept axis alone.  amax: the largest magnitude of all elements.
@@ -45,7 +45,8 @@ def is_exact(names: tuple[str, ...], length: int, elements: int) -> bool:
 
 
 def exact_length(names: tuple[str, ...], length: int) -> int:
-    """The length for which exact inputs are drawn: where sums are summed, one for which they are -1, 0 and 1."""
+    """The sum length for which exact inputs are drawn. If sums are summed again, it is so large that the inputs are -1,
+    0 and 1."""
     return max(length, _MAX_EXACT_PRODUCTS) if _adds(names) else length
 
 

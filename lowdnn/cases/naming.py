@@ -1,4 +1,4 @@
-"""From a graph to the case that has it: what a program asked for, as a line of text."""
+"""From a graph to a case with that graph: a program's request as a line of text."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from lowdnn.enums import DataType
 from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 
-#: Pages of a container that no sequence has.
+#: Number of unused pages in a container.
 _OTHER_PAGES = 3
 #: The end of tables' names.
 _TABLE = "page_table"

@@ -35,7 +35,8 @@ _POSITIVE = ("var", "inv_std", "squares")
 
 
 def values_by_role(graph: OperationGraph, seed: int) -> dict[int, Array]:
-    """Storage arrays by uid, of the graph's inputs that have such a role; the first role of a tensor counts."""
+    """Storage arrays, by uid, of the graph's inputs that have such a role; a tensor with several roles gets the
+    first."""
     rng = np.random.default_rng([seed, 1])
     given = {tensor.uid for tensor in graph.inputs if tensor.constant_value is None}
     found: dict[int, Array] = {}
@@ -48,7 +49,7 @@ def values_by_role(graph: OperationGraph, seed: int) -> dict[int, Array]:
 
 
 def _attention_lengths(graph: OperationGraph) -> Iterator[tuple[Tensor, Array]]:
-    """All keys and all queries, where an attention has lengths of them."""
+    """Lengths of an attention: every batch has all keys and all queries."""
     attention = match_attention(graph)
     if not isinstance(attention, str):
         queries, keys = attention.first.c.dims[2:]

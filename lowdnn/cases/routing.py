@@ -9,7 +9,7 @@ from lowdnn.enums import MoeGroupedMatmulMode
 
 
 def group_sizes(rng: np.random.Generator, rows: int, groups: int) -> tuple[int, ...]:
-    """Sizes of all ``rows``, uneven, some of them 0 where there are several groups."""
+    """Sizes of groups that add up to ``rows``: uneven, and some are 0 if there are several groups."""
     cuts = np.sort(rng.integers(0, rows + 1, groups - 1))
     return tuple(int(size) for size in np.diff(np.concatenate(([0], cuts, [rows]))))
 

@@ -19,7 +19,7 @@ from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, input_ports
 from lowdnn.ops.tensor import Tensor
 
 STORE = "store"
-#: The operand of the steps whose number is part of the graph.
+#: The constant second operand of steps that have one in the graph.
 _CONSTANT = 2
 
 
@@ -135,7 +135,7 @@ def is_exact(steps: tuple[str, ...]) -> bool:
 def _fits(
     step: Step, pointwise: Pointwise, others: Sequence[Tensor], shapes: Mapping[OperandShape, tuple[int, ...]]
 ) -> bool:
-    """Whether a step has this arithmetic and further operands like ``others``."""
+    """Whether ``pointwise``, whose further operands are ``others``, is the operation of ``step``."""
     found = (pointwise.mode, pointwise.relu_upper_clip, pointwise.relu_lower_clip_slope)
     if found != (step.mode, step.upper_clip, step.slope):
         return False

@@ -160,7 +160,7 @@ def indices() -> Codec:
 
 
 def words() -> Codec:
-    """Text that its reader checks."""
+    """Text that the field's user checks, not this codec."""
     return Codec("text without blanks", str)
 
 

@@ -23,7 +23,7 @@ from lowdnn.status import BadParamError, NotSupportedError
 
 Cases = list[tuple[int, SuiteCase]]
 
-#: The share of a device's memory that each of two processes may fill.
+#: The share of the device's memory that each of two alternating processes may use.
 _SHARE_OF_EACH = 0.3
 
 
@@ -54,7 +54,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def _cases(arguments: argparse.Namespace) -> Cases:
-    """(count, case) of what was asked for, each case once."""
+    """(count, case) of each case that was asked for, without duplicates."""
     listed = [case for suite in arguments.suite for case in suite_cases(suite)]
     if arguments.networks:
         listed += network_cases()
@@ -89,7 +89,7 @@ def _measure(cases: Cases, arguments: argparse.Namespace) -> Run:
 
 
 def _alternate(cases: Cases, base: Path, arguments: argparse.Namespace) -> int:
-    """Times this lowdnn in turns with the one at ``base``."""
+    """Times this lowdnn and the one at ``base`` alternately."""
     for option in ("csv", "save", "plot"):
         if getattr(arguments, option):
             raise BadParamError.at(f"bench.{option}", expected="none beside a checkout or wheel", got="one")

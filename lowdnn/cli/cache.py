@@ -97,7 +97,7 @@ def _tell(removed: Removed, arguments: argparse.Namespace) -> int:
 
 
 def _kept() -> DiskCache:
-    """The cache that this user's programs have."""
+    """The disk cache that this user's programs use."""
     config = Config.from_environment()
     if not config.disk_cache or config.cache_dir is None:
         got = "none: LOWDNN_DISK_CACHE is off" if config.cache_dir else "none: there is no home directory"
@@ -111,7 +111,7 @@ def _row(entry: CachedEntry, now_s: float) -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """The time in the largest unit of which it has at least two."""
+    """An age as text, in the largest unit that gives at least 2."""
     count, unit = max(seconds, 0.0), "s"
     for name, unit_s in _SECONDS.items():
         if seconds >= 2 * unit_s:

@@ -23,7 +23,7 @@ from lowdnn.runtime.workspace import Workspace
 
 Arrays = Mapping[int, NDArray[Any]]
 
-#: Bytes of outputs before a run, so that an element that nobody writes shows.
+#: The value of each byte of the outputs before a run, so that elements that are not written are found.
 POISON_BYTE = 0xCD
 
 

@@ -14,7 +14,7 @@ from lowdnn.enums import HeurMode
 from lowdnn.frontend.kernel_sets import workload_of
 from lowdnn.heuristics.kernel_sets import KernelSet, kernel_set
 
-#: Cases without a kernel that are listed.
+#: Most cases without a kernel that the output lists.
 _MOST_WAITING = 10
 
 

@@ -14,7 +14,7 @@ from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.cli.tune_arguments import add_tune_arguments
 from lowdnn.status import LowdnnError
 
-#: 128 and the number of the signal.
+#: Exit code after a signal: 128 plus its number.
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 

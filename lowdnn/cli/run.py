@@ -53,7 +53,8 @@ def _request(arguments: argparse.Namespace) -> Request:
 
 
 def _choice(handle: Handle, case: Case) -> Explanation | None:
-    """Why a plan of the case is chosen; None for a case without a graph, whose result says so."""
+    """The reason for the choice of the case's plan; None for a case whose graph cannot be built, which its result
+    reports."""
     try:
         graph = case.graph()
     except LowdnnError:

@@ -16,7 +16,7 @@ from lowdnn.cases.base import Case
 from lowdnn.cli.case_results import Request, Result, check_engine, engines_of, results
 from lowdnn.status import BadParamError, LowdnnError
 
-#: Seeds of policies have at most nine digits.
+#: Seeds of policies are less than this.
 _SEEDS = 10**9
 _WORDS = {"ok": "clean", "error": "FAULT"}
 

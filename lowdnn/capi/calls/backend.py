@@ -48,7 +48,7 @@ def create_descriptor(state: State, descriptor_type: int, descriptor: Address) -
 
 
 def destroy_descriptor(state: State, descriptor: Address) -> None:
-    """The pointer ends; what other descriptors were made of lives on in them."""
+    """Destroys the descriptor's pointer. Other descriptors keep the values that they were made from."""
     state.objects.remove(descriptor, Descriptor, "cudnnBackendDestroyDescriptor.descriptor")
 
 
@@ -66,7 +66,7 @@ def finalize(state: State, descriptor: Address) -> None:
 def set_attribute(
     state: State, descriptor: Address, name: int, attribute_type: int, count: int, elements: Address
 ) -> None:
-    """The array is read when the descriptor takes an attribute of this name, type and count."""
+    """Sets an attribute. The caller's array is read only after name, type and count have been checked."""
     found = state.objects.get(descriptor, Descriptor, _SET_DESCRIPTOR)
     kind: Any = _TYPES.get(attribute_type, attribute_type)
     attribute: Any = _NAMES.get(name, name)

@@ -18,7 +18,7 @@ from lowdnn.enums import DataType, TensorFormat
 
 #: Descriptor and address of a tensor that the call does not have.
 _NONE = (None, None)
-#: An address with all alignment that an engine could ask for, where a call has none.
+#: A stand-in address with the largest alignment that an engine needs, for calls without addresses.
 ALIGNED = 256
 
 

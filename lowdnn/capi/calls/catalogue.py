@@ -59,7 +59,8 @@ CALLS: Mapping[str, Call] = {
 
 
 def support() -> Mapping[str, str | None]:
-    """Each of the 239 documented functions: None where it works, else what it is for that lowdnn does not have."""
+    """For each of the 239 documented functions, None if it works, otherwise the feature that it belongs to and lowdnn
+    lacks."""
     return {
         name: None if name in CALLS or function.result.base != "Status" else reason_of(name)
         for name, function in functions().items()

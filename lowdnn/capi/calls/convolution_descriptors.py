@@ -116,7 +116,8 @@ def _output_dims(state: State, where: str, descriptor: Address, image: Address, 
 
 
 def _field(name: str, argument: str, field: str, convert: Callable[[int, str], int]) -> dict[str, Call]:
-    """cudnnSetConvolution<name> and cudnnGetConvolution<name>, which may come before and after the geometry."""
+    """Returns cudnnSetConvolution<name> and cudnnGetConvolution<name> for one field, which may be set before or after
+    the geometry."""
     set_name, get_name = f"cudnnSetConvolution{name}", f"cudnnGetConvolution{name}"
 
     def set_field(state: State, descriptor: Address, value: int) -> None:

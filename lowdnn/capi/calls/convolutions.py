@@ -37,7 +37,7 @@ from lowdnn.runtime.event import Event
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import BadParamError, LowdnnError, Status
 
-#: An address with all alignment that an engine could ask for, where a call has none.
+#: Stand-in addresses with the largest alignment that an engine needs, for calls without addresses.
 _ALIGNED_EACH: Final = (256,) * 3
 #: algorithm, status, time, memory, determinism, mathType, reserved: the three structures of results.
 _PERFORMANCE = struct.Struct("=iif4xQii3i4x")
@@ -208,7 +208,8 @@ def _run(direction: Direction, name: str) -> Call:
 
 
 def _place(state: State, handle: Handle, problem: Problem, builder: Builder, algorithm: int, name: str) -> int:
-    """The candidate of the graph as it is: the first of the engine that the algorithm stands for, else the best one."""
+    """The index of the candidate for the graph as it is: the first one of the engine that the algorithm stands for,
+    otherwise the best one."""
     if problem.direction.check(algorithm, f"{name}.algo") is problem.direction.order[0]:
         return 0
     planned, told = state.graphs.planned(handle, builder, problem.mode), problem.planned(state, handle, name)
@@ -220,7 +221,7 @@ def _place(state: State, handle: Handle, problem: Problem, builder: Builder, alg
 
 
 def _told(state: State, handle: Handle, problem: Problem, algorithm: int, name: str) -> Candidate:
-    """The candidate that the caller was told the algorithm stands for."""
+    """The candidate of the aligned problem that the algorithm stands for, which the caller's queries have described."""
     planned = problem.planned(state, handle, name)
     return planned.candidate(problem.direction.place(algorithm, planned, f"{name}.algo"), f"{name}.algo")
 

@@ -17,10 +17,10 @@ from lowdnn.capi.signatures import Argument, Function
 from lowdnn.enums import DIM_MAX
 
 Arguments = tuple[Any, ...]
-#: Takes the arguments of one kind out of all.
+#: A function that selects the arguments of one kind.
 Taken = Callable[[Arguments], Arguments]
 
-#: How the arguments begin through which a call is given numbers on the host.
+#: Prefixes of the names of arguments that point to numbers on the host.
 _SCALES = ("alpha", "beta")
 
 
@@ -131,5 +131,5 @@ def _alignment(address: int) -> int:
 
 @lru_cache(maxsize=DIM_MAX)
 def _ints(count: int) -> type[ctypes.Array[ctypes.c_char]]:
-    """The bytes of as many ints."""
+    """A ctypes array of the bytes of ``count`` C ints."""
     return ctypes.c_char * (count * ctypes.sizeof(ctypes.c_int))

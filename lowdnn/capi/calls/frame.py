@@ -51,14 +51,14 @@ class Frame:
         return self.state.graphs.run(self.handle, self.builder, self.name, workspace, told_bytes=told_bytes)
 
     def run_all(self, builders: Sequence[Builder]) -> None:
-        """Runs one graph after the other; none where one of them has no plan."""
+        """Runs several graphs in order; if one of them has no plan, none runs."""
         for builder in builders:
             self.state.graphs.planned(self.handle, builder).candidate(0, self.name)
         for builder in builders:
             self.state.graphs.run(self.handle, builder, self.name)
 
     def workspace_bytes(self) -> int:
-        """The workspace of the graph as it is."""
+        """Bytes of workspace of the graph built so far."""
         candidate = self.state.graphs.planned(self.handle, self.builder).candidate(0, self.name)
         return size_anywhere(candidate.plan.workspace_bytes)
 

@@ -37,7 +37,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import BadParamError, NotSupportedError
 
-#: An address with all alignment that an engine could ask for, where a plan is made without one.
+#: A stand-in address with the largest alignment that an engine needs, for plans that are made without addresses.
 _ALIGNED = 256
 
 

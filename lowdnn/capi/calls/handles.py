@@ -1,4 +1,4 @@
-"""Handles, streams, errors and versions: what cudnn_graph.h has beside descriptors."""
+"""The functions of cudnn_graph.h that are not about descriptors: handles, streams, errors and versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def get_stream(state: State, handle: Address, stream: Address) -> None:
 
 
 def set_callback(state: State, mask: int, user_data: Address, function: Address) -> None:
-    """``function`` is told of what ``mask`` asks for from now on, in every thread; NULL ends that."""
+    """Registers ``function`` for the messages that ``mask`` selects, in every thread; NULL ends it."""
     state.tell(LogCallback(mask, user_data or 0, function or 0))
 
 

@@ -60,7 +60,7 @@ def add_indices(
 
 
 def _places(builder: Builder, x: Tensor, axes: list[int]) -> Tensor:
-    """Each element's place among those that are reduced."""
+    """Adds the index of each element among those that are reduced with it."""
     places, step = builder.constant(0.0, x.rank, _PLACE), 1
     for axis in reversed(axes):
         along = builder.pointwise(

@@ -20,7 +20,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import BadParamError, ShapeMismatchError, SizeInsufficientError
 
-#: An address with all alignment that an engine could ask for, where a call has none.
+#: A stand-in address with the largest alignment that an engine needs, for calls without addresses.
 _ALIGNED = 256
 #: The value that replaces a NaN where an extreme passes over it.
 _NEUTRAL = {ReduceTensorOp.MIN: float("inf"), ReduceTensorOp.MAX: -float("inf"), ReduceTensorOp.AMAX: 0.0}

@@ -51,11 +51,10 @@ def weight_params(
     state: State, handle: Address, rnn_desc: Address, pseudo_layer: int, weight_space_size: int, weight_space: Address,
     lin_layer_id: int, m_desc: Address, m_addr: Address, b_desc: Address, b_addr: Address,
 ) -> None:  # fmt: skip
-    """The address of what there is not is NULL, and its descriptor is as if it were not set.
-
-    An output that is NULL is not wanted: PyTorch asks for a matrix or for a bias. Without a weight space the addresses
-    are offsets in it, which XLA asks for.
-    PyTorch asks thousands of times for one network: what does not depend on addresses is looked up.
+    """Writes the address and the descriptor of a matrix and of its bias. If the network lacks one, its address is NULL
+    and its descriptor is left unset. An output that is NULL is not written: PyTorch asks for a matrix or a bias alone.
+    Without a weight space the addresses are offsets in it, which XLA asks for. PyTorch asks thousands of times for one
+    network, so results that do not depend on addresses are cached.
     """
     objects = state.objects
     objects.get(handle, Handle, "cudnnGetRNNWeightParams.handle")

@@ -72,7 +72,7 @@ def integers(address: Address, count: int, where: str) -> tuple[int, ...]:
 
 
 def write_integers(requested: int, *outputs: tuple[Address, Sequence[int], str]) -> None:
-    """The first ``requested`` of each list, to (address, list, name)."""
+    """Writes the first ``requested`` elements of each list; ``outputs``: (address, list, name)."""
     if requested < 0:
         raise BadParamError.at(outputs[0][2], expected="0 dimensions or more", got=requested)
     for address, values, where in outputs:

@@ -137,7 +137,8 @@ def destroy_instance(state: RuntimeState, instance: Address) -> None:
 
 
 def _tell(found: Sequence[int], nodes: Address, count: Address, where: str) -> None:
-    """Writes as many nodes as fit, then NULL, and their count; without ``nodes``, the count of all."""
+    """Writes as many nodes as fit, fills up with NULL, and writes their number; without ``nodes``, writes the number of
+    all."""
     if not nodes:
         write_outputs((count, "Q", len(found), f"{where}.count"))
         return

@@ -70,7 +70,7 @@ def copy_async(
 
 
 def copy_kind(driver: Driver, destination: int, source: int, kind: int) -> CopyKind:
-    """The kind of a copy; for DEFAULT, the one that the pointers tell. Raises BadParamError."""
+    """The kind of a copy; for DEFAULT it follows from the pointers. Raises BadParamError."""
     if kind not in (*CopyKind,):
         raise BadParamError.at("cudaMemcpy.kind", expected="0 to 4", got=kind)
     if kind != CopyKind.DEFAULT:

@@ -10,7 +10,7 @@ from typing import Final
 
 from lowdnn.status import BadParamError
 
-#: Numbers of objects begin here and are this far apart; nothing is mapped at them.
+#: The first number of an object, and the step to the next; no memory is mapped at these addresses.
 _FIRST: Final = 0x8000
 _STEP: Final = 16
 

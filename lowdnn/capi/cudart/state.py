@@ -19,7 +19,7 @@ DEVICE: Final = 0
 
 
 class LastError(threading.local):
-    """code: the cudaError_t of the thread's last call that failed, 0 once it was read.  text: the failure there."""
+    """code: the cudaError_t of the thread's last failed call; reading sets it to 0.  text: the failure's message."""
 
     def __init__(self) -> None:
         self.code = 0

@@ -39,7 +39,7 @@ def synchronize_stream(state: RuntimeState, stream: Address) -> None:
 
 
 def query_stream(state: RuntimeState, stream: Address) -> None:
-    """Tells success, since the emulated device has always done all work."""
+    """Returns success, since the emulated device has always completed all work."""
     state.entered().stream_query(stream or 0)
 
 
@@ -108,7 +108,7 @@ def synchronize_event(state: RuntimeState, event: Address) -> None:
 
 
 def query_event(state: RuntimeState, event: Address) -> None:
-    """Tells success; see ``query_stream``."""
+    """Returns success; see ``query_stream``."""
     state.entered().event_query(event or 0)
 
 

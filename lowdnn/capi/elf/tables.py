@@ -20,7 +20,7 @@ _IS_LIBRARY = 1
 
 
 class StringTable:
-    """Texts that end with a zero byte, each once; ``[text]`` is where it begins."""
+    """Zero-terminated texts, each stored once; ``[text]`` is a text's offset."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._offsets: dict[str, int] = {}

@@ -41,10 +41,8 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """The answers that a library gives by itself.
-
-    single: the answers of single functions, by name.  others: the code of all others.  constants: the texts that they
-    refer to.
+    """The machine code that answers calls without Python. single: code of individual functions, by name. others: the
+    code of all other functions. constants: the texts that the code refers to.
     """
 
     single: Mapping[str, Fallback]

@@ -148,12 +148,12 @@ class _Code(Assembler):
         self._branch(_IF_NOT, "python")
 
     def _open_alone(self) -> None:
-        """A finalized pack is Python's."""
+        """Finds an open pack; a finalized one is handled by Python."""
         self._add(f"488378{pool.IS_FINALIZED:02x}00")  # cmp [rax + is_finalized], 0
         self._branch(_IF_NOT, "python")
 
     def _return(self, function: int) -> None:
-        """Counts the call, which was a success."""
+        """Counts the call and returns success."""
         self._add(f"f049ff42{pool.CALLS + 8 * function:02x}31c0c3")  # lock inc [r10 + count]; xor eax, eax; ret
 
     def _with_number(self, opcode: str, number: int) -> None:

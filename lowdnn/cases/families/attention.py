@@ -35,7 +35,7 @@ from lowdnn.status import BadParamError
 ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
 
 _EXCHANGED = (0, 1, 3, 2)
-#: Between which values the numbers beside fp8 lie: weights up to 1 and outputs of a few units fill the range of e4m3.
+#: Ranges from which the scales of fp8 are drawn: weights up to 1 and outputs of a few units fill the range of e4m3.
 _SCALES = {
     "descale_q": (0.5, 1.5),
     "descale_k": (0.5, 1.5),
@@ -44,7 +44,7 @@ _SCALES = {
     "descale_s": (1 / 400, 1 / 200),
     "scale_o": (8.0, 32.0),
 }
-#: In benchmarks those that are not 1.
+#: Scales that are not 1 in benchmarks.
 _EVEN_SCALES = {"scale_s": 256.0, "descale_s": 1 / 256}
 
 

@@ -43,9 +43,9 @@ _NUMBERS = {
     "descale_dp": (1 / 8, 1 / 2),
     **{f"scale_{port}": (4.0, 16.0) for port in ("dq", "dk", "dv")},
 }
-#: In benchmarks those that are not 1.
+#: Scales that are not 1 in benchmarks.
 _EVEN_NUMBERS = {"scale_s": 256.0, "descale_s": 1 / 256, "scale_dp": 1024.0, "descale_dp": 1 / 1024}
-#: Names of what the operation's subgraph is given.
+#: Names of the tensors that the operation's sub-graphs receive.
 _GIVEN = ("scores", "gradient", "weights")
 
 
@@ -134,7 +134,7 @@ class AttentionBackwardCase(Case):
         return builder.graph() if self.ragged == "no" else packed.with_packed_outputs(builder, padded)
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
-        """o and stats are those of the other inputs."""
+        """Input data, in which o and stats are computed from the other inputs."""
         drawn, graph = super().inputs(seed, exact), self.graph()
         given = {tensor.name: tensor for tensor in graph.inputs if packed.is_offsets(tensor)}
         for name, tensor in given.items():
@@ -143,7 +143,7 @@ class AttentionBackwardCase(Case):
         return self.with_results(drawn)
 
     def with_results(self, inputs: Inputs) -> Inputs:
-        """``inputs`` with o and stats as the others make them."""
+        """``inputs`` with o and stats computed from the other inputs."""
         drawn, graph = dict(inputs), self.graph()
         operation = next(op for op in graph.operations if isinstance(op, SdpaBackward))
         loads = {op.y.uid: op for op in graph.operations if isinstance(op, RaggedLoad)}
@@ -214,7 +214,7 @@ class AttentionBackwardCase(Case):
         return builder.tensor((batch, heads, self.q, self.kv or self.q), self.dtype, name=name)
 
     def _inner(self, builder: CaseBuilder, bias: Tensor | None) -> Subgraph | None:
-        """Adds what is done to scores, their gradients and weights."""
+        """Adds the sub-graphs of the scores, of their gradients and of the weights."""
         if bias is None and not self.cap and self.alibi == "no" and not self.dropout:
             return None
         dims = (self.b, self.h, self.q, self.kv or self.q)
@@ -300,7 +300,7 @@ def _packed(load: RaggedLoad, values: Mapping[int, NDArray[Any]], padded: NDArra
 
 
 def _with_alibi(builder: CaseBuilder, scores: Tensor) -> Tensor:
-    """Plus (key - query) / (head + 1)."""
+    """Adds (key - query) / (head + 1) to the scores."""
     head, query, key = (
         builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.FLOAT, axis=axis), scores) for axis in (1, 2, 3)
     )

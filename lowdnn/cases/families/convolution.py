@@ -35,7 +35,7 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 
-#: By what a prologue stands before: along which axes its steps' operands have their extent.
+#: The axis along which a prologue's operands extend, by the input that it precedes.
 _LINES = {"image": "channel", "filter": "batch"}
 _DIRECTIONS: Mapping[type, str] = {
     ConvolutionForward: "fprop",

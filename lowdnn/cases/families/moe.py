@@ -112,7 +112,7 @@ class MoeCase(Case):
         )
 
     def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
-        """The output, where rows of it are left as they were."""
+        """The output, if some of its rows keep their old values."""
         return list(graph.outputs) if self.dir == "fprop" and self._left_over else []
 
     @property

@@ -41,7 +41,7 @@ _BIASES = {
     "recurrent": RNNBiasMode.SINGLE_REC_BIAS,
 }
 _SEQUENCES = ("x", "y", "dy", "dx")
-#: Saved tensors, whose rows past the end of a sequence are 0.
+#: Saved tensors, in which rows past the end of a sequence are 0.
 _SAVED = ("gates", "cells", "outputs", "unprojected", "dgates", "dprojected")
 #: Results of the gradient for the data that the gradient for the weights reads.
 _BETWEEN = ("dgates", "dprojected")
@@ -124,7 +124,7 @@ class RnnCase(Case):
 
     @property
     def length(self) -> int:
-        """Terms of a gate, or of a weight's gradient; of both the more."""
+        """The number of terms of a gate or of a weight's gradient, whichever is larger."""
         of_gate, of_weight = max(self.i, self.h) + self.h, self.t * self.b
         return {"wgrad": of_weight, "bwd": max(of_gate, of_weight)}.get(self.dir, of_gate)
 

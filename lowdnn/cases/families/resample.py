@@ -85,7 +85,8 @@ class ResampleCase(Case):
 
     @property
     def _has_exact_weights(self) -> bool:
-        """Whether weights are powers of two, or sums are divided once: small integers then have one right result."""
+        """Whether interpolation weights are powers of two, or sums are divided once: then the result for small integers
+        is unique."""
         axes = self._geometry.axes(self._x_dims)
         if self.mode == "linear":
             return all(axis.unit & (axis.unit - 1) == 0 for axis in axes)

@@ -22,7 +22,7 @@ class Batches:
         self._targets = session.on_device(np.eye(CLASSES)[None, digits.labels[order]])
 
     def load(self, step: int, network: Network) -> None:
-        """Copies the batch of a step to where the network reads it."""
+        """Copies the batch of a step into the network's input tensors."""
         for source, target in ((self._images, network.images), (self._targets, network.targets)):
             dims = dims_of(target)
             self._session.copy(view(source, dims, offset=step * prod(dims)), target)

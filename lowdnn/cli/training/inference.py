@@ -13,7 +13,7 @@ from lowdnn.cli.training.session import BoundGraph, Session, dims_of
 
 
 def accuracy(session: Session, network: Network, digits: Digits) -> float:
-    """The share of ``digits`` that are named correctly: whose label has the largest logit."""
+    """The share of ``digits`` whose largest logit is that of their label."""
     return float(np.mean(logits(session, network, digits.images).argmax(1) == digits.labels))
 
 

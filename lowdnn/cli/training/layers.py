@@ -14,7 +14,7 @@ from lowdnn.cli.training.session import BoundGraph, Session, dims_of, view
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 
-#: Added to the variance by batch norms.
+#: The epsilon that batch norms add to the variance.
 EPSILON = 1e-5
 #: Padding of every convolution.
 PADDING = [1, 1]

@@ -44,7 +44,7 @@ class LossScale:
     def _check_graph(self, session: Session, parameters: Parameters) -> BoundGraph:
         graph = session.graph("gradient check")
         largest = graph.reduction(graph.read(parameters.grads), cudnn.reduction_mode.AMAX).set_dim((1, 1, 1))
-        # NaN, which the maximum hands on, is not below infinity either.
+        # The maximum propagates NaN, and NaN < infinity is false, so a NaN counts as not finite.
         graph.write(graph.cmp_lt(largest, inf), self.is_finite)
         return graph.built()
 

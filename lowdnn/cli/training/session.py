@@ -48,7 +48,7 @@ class BoundGraph(cudnn.pygraph):
         self._memory[tensor] = array
 
     def built(self) -> Self:
-        """Plans and loads the graph, and sees to it that the workspace suffices."""
+        """Plans and loads the graph, and enlarges the shared workspace if necessary."""
         self.build([self._mode])
         self._workspace.grow(self.get_workspace_size())
         return self

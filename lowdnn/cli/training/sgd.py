@@ -16,7 +16,7 @@ from lowdnn.cli.training.session import Session
 MOMENTUM = 0.8
 #: The largest learning rate.
 _RATE = 0.3
-#: Steps in which it is reached.
+#: Steps of the linear increase to the largest learning rate.
 _WARM_UP = 20
 
 
