@@ -1,9 +1,10 @@
 """When enough was timed: runners that are sure to be slower than the leader leave, and the race ends when none is left
 that may be faster.
 
-In a round every runner is timed once, so that a clock which rises or falls is the same for all. The logarithm of a
-runner's time over the leader's in the same round counts: its mean m and the deviation s of the mean. With 99 %
-confidence the runner is slower by at least m - t s, and faster by at most t s - m, where t is Student's.
+In a round every runner is timed once, so that a clock which rises or falls is the same for all. The order differs from
+round to round, since the runner before leaves its marks in the caches. The logarithm of a runner's time over the
+leader's in the same round counts: its mean m and the deviation s of the mean. With 99 % confidence the runner is slower
+by at least m - t s, and faster by at most t s - m, where t is Student's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from math import log, sqrt
+from random import Random
 from statistics import fmean, median, stdev
 from typing import Generic, TypeVar
 
@@ -23,8 +25,8 @@ _NORMAL = 2.326
 #: A runner that is slower than the leader by this share in one round leaves at once: no noise is so large.
 _HOPELESS = 0.25
 #: Rounds before a runner may leave otherwise, or the race may end.
-_FEWEST_ROUNDS = 4
-MOST_ROUNDS = 25
+_FEWEST_ROUNDS = 6
+MOST_ROUNDS = 30
 #: The share by which the winner may be slower than the fastest: about the difference of two timings of one plan.
 TOLERANCE = 0.005
 
@@ -86,5 +88,6 @@ class Race(Generic[RunnerT]):
 
 def run(race: Race[RunnerT], time_us: Callable[[RunnerT], float], has_time: Callable[[], bool]) -> None:
     """Runs rounds until the race is over, or until there is no time for another one. Every runner is timed once."""
+    order = Random(0)
     while not race.is_over and (not race.rounds or has_time()):
-        race.add({runner: time_us(runner) for runner in race.runners})
+        race.add({runner: time_us(runner) for runner in order.sample(race.runners, len(race.runners))})

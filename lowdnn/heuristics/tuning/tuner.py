@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from statistics import median
 
 from lowdnn import __version__
 from lowdnn.arch.specs import ArchSpec
@@ -37,6 +38,8 @@ _AHEAD = 16
 _COMPILING_SHARE = 0.6
 #: Candidates whose variants are timed.
 _REFINED = 3
+#: Times of the winner with a warm cache, of which the median is kept.
+_WARM_SAMPLES = 5
 #: Variants of each.
 _VARIANTS = 8
 
@@ -223,7 +226,7 @@ class _Heat:
         winner = self._right_winner(dict.fromkeys(order))
         places = sorted(range(len(self._tried)), key=lambda place: (place != winner, self._time(place), place))
         trials = (Trial(self._tried[p], self._time(p), self._failures.get(p, "")) for p in places)
-        return tuple(trials), self._plans[winner].warm_us()
+        return tuple(trials), median(self._plans[winner].warm_us() for _ in range(_WARM_SAMPLES))
 
     def _raced(self, candidates: Sequence[Candidate]) -> list[int]:
         """The places of the candidates that were timed, fastest first. One that is timed again keeps its place."""

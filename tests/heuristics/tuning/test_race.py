@@ -40,13 +40,13 @@ def test_slow_runners_cost_one_round_and_clear_races_few() -> None:
     race, calls = raced({"fast": 10.0, "near": 10.8, "slow": 15.0, "slowest": 40.0}, noise=0.002, drift=0.0, seed=1)
     assert race.leader == "fast"
     assert (calls["slow"], calls["slowest"]) == (1, 1)
-    assert calls["near"] <= 5
-    assert race.rounds <= 5
+    assert calls["near"] <= 6
+    assert race.rounds <= 6
 
 
 def test_equal_runners_end_by_confidence_or_by_the_number_of_rounds() -> None:
     race, _ = raced({"a": 10.0, "b": 10.0, "c": 10.0}, noise=0.0, drift=0.0, seed=1)
-    assert (race.leader, race.rounds) == ("a", 4)
+    assert (race.leader, race.rounds) == ("a", 6)
     rounds = [raced({"a": 10.0, "b": 10.0}, noise=0.05, drift=0.0, seed=seed)[0].rounds for seed in range(20)]
     assert sorted(rounds)[5:] == [MOST_ROUNDS] * 15
 
