@@ -22,6 +22,7 @@ from lowdnn.capi.library import LIBRARY_NAME
 from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.registry import ENGINES
+from lowdnn.heuristics.tuning.record_files import RecordFile
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
@@ -65,6 +66,7 @@ def collect() -> dict[str, Any]:
         "engines": [f"{entry.index} {entry.name}" for entry in ENGINES.entries],
         "ptx": probe("ptx", _precompiled),
         "cache": probe("cache", lambda: _cache(config)),
+        "tuning": {str(directory): _records(directory) for directory in config.tuning_path},
         "capi": {LIBRARY_NAME: _library_in_place(), **_functions()},
         "config": {key: str(value) for key, value in vars(config).items()},
         "missing": missing,
@@ -138,6 +140,15 @@ def _cache(config: Config) -> dict[str, Any]:
         got = f"{facts.directory}: {facts.refusal}"
         raise RuntimePrerequisiteMissingError.at("cache.directory", expected="a usable one", got=got)
     return asdict(facts)
+
+
+def _records(directory: Path) -> str:
+    """How many tuning records a directory has, or why it is not used."""
+    try:
+        records, wrong = RecordFile.in_directory(directory).records()
+    except (OSError, LowdnnError) as error:
+        return f"not used: {error}"
+    return f"{len(records)} records" + (f", {len(wrong)} damaged lines" if wrong else "")
 
 
 def _library_in_place() -> str:

@@ -11,7 +11,9 @@ import pytest
 from lowdnn.cli.main import main
 from lowdnn.config import ConfigWarning
 from lowdnn.engines.registry import ENGINES
+from lowdnn.heuristics.tuning.record_files import RecordFile
 from lowdnn.status import RuntimePrerequisiteMissingError
+from tests.heuristics.tuning.test_records import RECORD
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +60,21 @@ def test_info_tells_which_variable_names_no_device(
     output = capsys.readouterr().out
     assert "missing: emulated\n  NOT_SUPPORTED_ARCH_MISMATCH arch: expected one of sm_80" in output
     assert "-> unset LOWDNN_EMULATED_ARCH" in output
+
+
+def test_info_counts_tuning_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full, none, file = (tmp_path / name for name in ("full", "none", "file"))
+    RecordFile.in_directory(full).merge([RECORD])
+    with (full / "v1" / "records.jsonl").open("a") as records:
+        records.write("{\n")
+    file.write_text("")
+    monkeypatch.setenv("LOWDNN_TUNING_PATH", f"{full}:{none}:{file}")
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["tuning"]
+    assert (found[str(full)], found[str(none)]) == ("1 records, 1 damaged lines", "0 records")
+    assert found[str(file)].startswith("not used: ")
 
 
 def test_info_reads_the_environment_once(monkeypatch: pytest.MonkeyPatch) -> None:
