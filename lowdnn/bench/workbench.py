@@ -13,35 +13,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Self, TextIO
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_case
-from lowdnn.cases.data import real_values
-from lowdnn.cases.roles import values_by_role
 from lowdnn.enums import HeurMode
-from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate
-from lowdnn.ops.memory import to_memory
-from lowdnn.ops.rnn_operation import RecurrentOperation
-from lowdnn.ops.tensor import Tensor
-from lowdnn.runtime.buffer import DeviceBuffer
-from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.heuristics.tuning.tensors import TuningTensors
+from lowdnn.heuristics.tuning.timers import DeviceTimer, TimedPlan
 from lowdnn.runtime.stream import Stream
-from lowdnn.runtime.timing import event_clock, launches_for, slots_for
-from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import LowdnnError, NotSupportedError
-
-#: Numbers that are drawn for a tensor; they are repeated over all of it.
-_DRAWN = 1 << 18
-_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -58,17 +42,15 @@ class Workbench:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._counts = handle.runtime.driver.kind == "emulated"
-        self._kept = ExitStack()
-        self._stream = self._kept.enter_context(Stream.create(handle.runtime.context))
-        self._clock = self._kept.enter_context(event_clock(handle.runtime.context, self._stream))
+        self._copies = 1 if handle.runtime.driver.kind == "emulated" else None
+        self._stream = Stream.create(handle.runtime.context)
         self._held = ExitStack()
-        self._replays: list[tuple[int, int] | None] = []
+        self._work: list[TimedPlan | None] = []
 
     def prepare(self, cases: Sequence[str]) -> list[Prepared]:
         """Puts the cases in the place of those before: planned, compiled side by side, with data in device memory."""
         self._held.close()
-        self._replays = []
+        self._work = []
         candidates: list[Candidate | LowdnnError] = [*map(self._chosen, cases)]
         for candidate in candidates:
             if isinstance(candidate, Candidate):
@@ -80,11 +62,11 @@ class Workbench:
 
         On the emulated device they count instructions, and are no times.
         """
-        return [self._time_us(*replay) if replay else None for replay in self._replays]
+        return [work.cold_us() if work else None for work in self._work]
 
     def close(self) -> None:
         self._held.close()
-        self._kept.close()
+        self._stream.close()
 
     def __enter__(self) -> Self:
         return self
@@ -103,90 +85,24 @@ class Workbench:
         try:
             if isinstance(candidate, LowdnnError):
                 raise candidate
-            with ExitStack() as stack:
-                replay = self._captured(candidate, stack)
-                self._held.push(stack.pop_all())
+            timed = self._timed(candidate)
         except LowdnnError as error:
-            self._replays.append(None)
+            self._work.append(None)
             return Prepared(error=str(error).splitlines()[0])
-        self._replays.append(replay)
+        self._work.append(timed)
         plan = candidate.plan
         knobs = " ".join(f"{knob.name}={value}" for knob, value in plan.choices) or " + ".join(plan.parts)
         return Prepared(plan.engine, knobs)
 
-    def _captured(self, candidate: Candidate, held: ExitStack) -> tuple[int, int]:
-        """(an executable CUDA graph, its launches), replayed once; each launch works on the next copy of the data."""
-        context, driver = self._handle.runtime.context, self._handle.runtime.driver
-        loaded = self._handle.load(candidate.plan)
-        slots = self._slots(candidate.graph, loaded, held)
-        workspace = held.enter_context(Workspace(context, loaded.plan.workspace_bytes))
-
-        def execute(launch: int) -> None:
-            loaded.execute(slots[launch % len(slots)], workspace.address, self._stream.handle)
-
-        execute(0)
-        once_us = self._clock(lambda: execute(0))
-        launches = 1 if self._counts else launches_for(once_us, len(slots))
-        with context.activated():
-            self._stream.begin_capture()
-            for launch in range(launches):
-                execute(launch)
-            graph = self._stream.end_capture()
-            held.callback(driver.graph_destroy, graph)
-            replay = driver.graph_instantiate(graph)
-            held.callback(driver.graph_exec_destroy, replay)
-        self._time_us(replay, launches)
-        return replay, launches
-
-    def _time_us(self, replay: int, launches: int) -> float:
-        driver, stream = self._handle.runtime.driver, self._stream.handle
-        with self._handle.runtime.context.activated():
-            return self._clock(lambda: driver.graph_launch(replay, stream)) / launches
-
-    def _slots(self, graph: OperationGraph, loaded: LoadedPlan, held: ExitStack) -> list[tuple[int, ...]]:
-        """The addresses of each copy of the data, in the order of the plan's tensors."""
-        data = _data(graph, loaded)
-        in_memory = [tensor for tensor in loaded.plan.tensors if not tensor.is_by_value]
-        steps = sum(op.rnn.max_length for op in graph.operations if isinstance(op, RecurrentOperation))
-        count = 1 if self._counts else slots_for(sum(tensor.size_bytes for tensor in in_memory), steps)
-        passed = [data[tensor.uid] for tensor in loaded.plan.tensors if tensor.is_by_value]
-        held.callback(passed.clear)  # until then these arrays stay where they are
-        slots: list[dict[int, int]] = [{} for _ in range(count)]
-        for planned in loaded.plan.tensors:
-            if planned.is_by_value:
-                copies = [int(data[planned.uid].ctypes.data)] * count
-            else:
-                copies = list(self._copies(data[planned.uid], count, planned.name, held))
-            for slot, address in zip(slots, copies, strict=True):
-                slot[planned.uid] = address
-        return [tuple(slot[uid] for uid in loaded.uids) for slot in slots]
-
-    def _copies(self, values: NDArray[Any], count: int, name: str, held: ExitStack) -> Iterator[int]:
-        context = self._handle.runtime.context
-        first = held.enter_context(DeviceBuffer.allocate(context, values.nbytes, label=name))
-        first.copy_from_host(values)
-        yield first.address
-        for _ in range(count - 1):
-            buffer = held.enter_context(DeviceBuffer.allocate(context, values.nbytes, label=name))
-            buffer.copy_from(first, self._stream)
-            yield buffer.address
-        self._stream.synchronize()
-
-
-def _data(graph: OperationGraph, loaded: LoadedPlan) -> dict[int, NDArray[Any]]:
-    """The memory of each tensor of the plan by uid: random numbers, and what may not be any (``values_by_role``)."""
-    rng, given = np.random.default_rng(_SEED), values_by_role(graph, _SEED)
-    return {
-        planned.uid: _memory(rng, graph.tensors[planned.uid], given.get(planned.uid)) for planned in loaded.plan.tensors
-    }
-
-
-def _memory(rng: np.random.Generator, tensor: Tensor, values: NDArray[Any] | None) -> NDArray[Any]:
-    count = tensor.span_bytes // tensor.element_bytes
-    memory = np.resize(real_values(rng, (min(count, _DRAWN),), tensor.data_type), count)
-    if values is None:
-        return memory
-    return to_memory(values, tensor, np.zeros(count, dtypes.info(tensor.data_type).storage))
+    def _timed(self, candidate: Candidate) -> TimedPlan:
+        """The plan with its data; one launch on one copy of them suffices to count instructions."""
+        runtime = self._handle.runtime
+        tensors = TuningTensors(runtime.context, candidate.graph, self._stream, slots=self._copies)
+        with ExitStack() as stack:
+            timer = stack.enter_context(closing(DeviceTimer(runtime, self._stream, tensors, launches=self._copies)))
+            timed = timer.timed(candidate)
+            self._held.push(stack.pop_all())
+        return timed
 
 
 def serve(device: str, asked: TextIO, answers: TextIO) -> None:

@@ -20,6 +20,7 @@ from lowdnn.cases.roles import values_by_role
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.memory import to_memory
+from lowdnn.ops.rnn_operation import RecurrentOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
@@ -50,9 +51,15 @@ class TuningTensors:
     """
 
     def __init__(
-        self, context: Context, graph: OperationGraph, stream: Stream, given: Mapping[int, int] | None = None
+        self,
+        context: Context,
+        graph: OperationGraph,
+        stream: Stream,
+        given: Mapping[int, int] | None = None,
+        slots: int | None = None,
     ) -> None:
         """given: by uid, addresses of inputs that the caller has; the stream orders the copies behind its work.
+        slots: so many copies, whether they leave the cache or not.
 
         Raises DeviceAllocationFailedError where the device lacks the memory for one copy.
         """
@@ -62,7 +69,7 @@ class TuningTensors:
         self._buffers: dict[int, DeviceBuffer] = {}
         stored = [t for t in graph.tensors.values() if not t.is_virtual and t.constant_value is None]
         tensors = [tensor for tensor in stored if not tensor.is_by_value]
-        self.slots = _slots(context, sum(_step_bytes(tensor) for tensor in tensors))
+        self.slots = slots or _slots(context, sum(_step_bytes(tensor) for tensor in tensors), _steps(graph))
         with self._stack:
             values = _values(graph, {tensor.uid for tensor in tensors if tensor.uid in (given or {})})
             for tensor in stored:
@@ -131,11 +138,17 @@ class TuningTensors:
         return self._buffers[tensor.uid].view(0, tensor.span_bytes)
 
 
-def _slots(context: Context, copy_bytes: int) -> int:
+def _slots(context: Context, copy_bytes: int, steps: int) -> int:
     """Copies that leave the cache, or as many as fit; at least one."""
     with context.activated():
         free_bytes, _ = context.driver.mem_get_info()
-    return max(1, min(slots_for(copy_bytes), int(_SHARE * free_bytes) // max(copy_bytes, 1)))
+    return max(1, min(slots_for(copy_bytes, steps), int(_SHARE * free_bytes) // max(copy_bytes, 1)))
+
+
+def _steps(graph: OperationGraph) -> int:
+    """Steps of recurrent networks; 0 of other graphs."""
+    recurrent = (operation.rnn for operation in graph.operations if isinstance(operation, RecurrentOperation))
+    return sum(rnn.max_length * rnn.num_layers for rnn in recurrent)
 
 
 def _step_bytes(tensor: Tensor) -> int:

@@ -112,9 +112,12 @@ class DeviceTimer:
 
     clock = RecordClock.EVENTS
 
-    def __init__(self, runtime: Runtime, stream: Stream, tensors: TuningTensors) -> None:
-        """Takes over ``tensors``, which ``close`` closes."""
-        self._runtime, self._stream, self._tensors = runtime, stream, tensors
+    def __init__(self, runtime: Runtime, stream: Stream, tensors: TuningTensors, launches: int | None = None) -> None:
+        """Takes over ``tensors``, which ``close`` closes.
+
+        launches: those of a graph; by default enough for the clock's resolution.
+        """
+        self._runtime, self._stream, self._tensors, self._launches = runtime, stream, tensors, launches
         self._workspaces: list[Workspace] = []
         self._stack = ExitStack()
         self._stack.callback(tensors.close)
@@ -126,7 +129,7 @@ class DeviceTimer:
         addresses = self._tensors.addresses(loaded.uids)
         once = partial(loaded.execute, addresses[0], workspace, self._stream.handle)
         self._elapsed_us(once)
-        launches = launches_for(self._elapsed_us(once), len(addresses))
+        launches = self._launches or launches_for(self._elapsed_us(once), len(addresses))
         cold = self._captured(loaded, addresses, workspace, launches)
         return _Captured(cold, partial(self._captured, loaded, addresses[:1], workspace, launches))
 
