@@ -64,10 +64,16 @@ def tune(
     return found
 
 
+class _Tried(set[str]):
+    """The keys of graphs that heuristics have tried to tune on a handle."""
+
+
 def tune_where_new(handle: Handle, graph: OperationGraph, options: TuningOptions) -> None:
-    """Tunes a graph that has no record yet; a failure is an event, since a plan can be chosen without."""
-    if rank(graph, handle.arch, HeurMode.B, handle.engines, handle.records).is_recorded:
+    """Tunes a graph that has no record, once on a handle. A failure is an event: a plan can be chosen without."""
+    tried = handle.companion(_Tried)
+    if graph.key in tried or rank(graph, handle.arch, HeurMode.B, handle.engines, handle.records).is_recorded:
         return
+    tried.add(graph.key)
     try:
         tune(handle, graph, options)
     except LowdnnError as error:

@@ -196,8 +196,9 @@ def test_a_variable_makes_mode_b_tune_in_programs_that_cannot_be_changed(
 
 def test_mode_b_plans_where_tuning_fails(handle: Handle, caplog: pytest.LogCaptureFixture) -> None:
     handle.tuning = TuningOptions(Scope(engines=("conv_direct",)))
-    assert handle.rank(GRAPH, HeurMode.B).best is not None
-    assert "tuning_failed" in caplog.text
+    for _ in range(2):
+        assert handle.rank(GRAPH, HeurMode.B).best is not None
+    assert caplog.text.count("tuning_failed") == 1
 
 
 def test_a_record_that_cannot_be_kept_counts_in_this_process_and_is_told(
