@@ -24,7 +24,7 @@ from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.compile import KernelCompiler
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.status import BadParamError, CompilationFailedError
+from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.data import fresh_seed
 
 HALF, FLOAT = cudnn.data_type.HALF, cudnn.data_type.FLOAT
@@ -183,7 +183,7 @@ def test_a_plan_that_cannot_be_compiled_leaves_the_other_one_in_place(
         Product(handle, MANY).build()
 
         def refused(*_: object, **__: object) -> object:
-            raise CompilationFailedError("no kernel today")
+            raise NotSupportedError("no kernel today")
 
         monkeypatch.setattr(KernelCompiler, "images", refused)
         new = Product(handle, FEW).build()
