@@ -1,7 +1,7 @@
 """The graphs that a program runs, written as text cases with counts into the file of LOWDNN_RECORD_CASES.
 
 A graph is recorded when a plan of it is loaded. Its count is how often such plans were executed; an execute that a CUDA
-graph captures counts once, whatever the replays. Counting costs an execute one call of a C function (some 40 ns), and
+graph captures counts once, whatever the replays. Counting costs an execute one call of a C function (some 25 ns), and
 nothing where nothing is recorded. The file is written when the handle is closed or the process ends: the counts are
 added to those that it has, so that several processes may share it.
 """
@@ -12,17 +12,15 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
-from itertools import count
+from dataclasses import dataclass, field
 from pathlib import Path
-from weakref import WeakSet
 
 from lowdnn.cases.counted import MAX_CASES, merged
 from lowdnn.cases.naming import case_of
 from lowdnn.events import emit, event_logger
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation
+from lowdnn.runtime.execute_counts import ExecuteCount
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.shared_files import change_file
 from lowdnn.status import BadParamError, LowdnnError, LowdnnWarning
@@ -32,37 +30,43 @@ class RecordingWarning(LowdnnWarning):
     """The file of LOWDNN_RECORD_CASES cannot be written."""
 
 
+@dataclass
+class _Recorded:
+    """The operations of a graph, and a count for each of its plans."""
+
+    operations: tuple[Operation, ...]
+    counts: list[ExecuteCount] = field(default_factory=list)
+
+
 class CaseRecorder:
     """The graphs of one handle, and the executes of their plans."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._process = os.getpid()
-        self._executes: dict[str, _Executes] = {}
-        self._watched: WeakSet[LoadedPlan] = WeakSet()
+        self._recorded: dict[str, _Recorded] = {}
         self._is_full = False
 
     def watch(self, graph: OperationGraph, loaded: LoadedPlan) -> None:
-        """Counts the executes of ``loaded``, a plan of ``graph``, from now on."""
-        if loaded in self._watched:
+        """Counts the executes of ``loaded``, a plan of ``graph``, from now on; handles that share it, together."""
+        if graph.key not in self._recorded and len(self._recorded) == MAX_CASES:
+            self._is_full = True
             return
-        if graph.key not in self._executes:
-            if len(self._executes) == MAX_CASES:
-                self._is_full = True
-                return
-            self._executes[graph.key] = _Executes(graph.operations)
-        self._watched.add(loaded)
-        loaded.count_executes(self._executes[graph.key].tick)
+        counts = self._recorded.setdefault(graph.key, _Recorded(graph.operations)).counts
+        executes = loaded.count_executes()
+        if executes not in counts:
+            counts.append(executes)
 
     def write(self) -> None:
-        """Adds the counts to the file, once. A file that cannot be written gives a RecordingWarning."""
-        if os.getpid() != self._process or not self._executes:
+        """Adds the counts to the file. A file that cannot be written gives a RecordingWarning."""
+        if os.getpid() != self._process or not self._recorded:
             return  # a child of fork executes none of these plans
         counts: Counter[str] = Counter()
         remarks = [f"left out: more than {MAX_CASES} graphs of one handle"] if self._is_full else []
-        for executes in self._executes.values():
+        for recorded in self._recorded.values():
             try:
-                counts[str(case_of(OperationGraph(executes.operations)))] += executes.end()
+                case = str(case_of(OperationGraph(recorded.operations)))
+                counts[case] += sum(executes.take() for executes in recorded.counts)
             except LowdnnError as error:
                 remarks.append(f"left out: {error}".splitlines()[0])
         try:
@@ -71,17 +75,3 @@ class CaseRecorder:
             warnings.warn(f"LOWDNN_RECORD_CASES: {error}", RecordingWarning, stacklevel=2)
         else:
             emit(event_logger("backend"), logging.INFO, "cases_recorded", {"file": self._path, "cases": len(counts)})
-
-
-class _Executes:
-    """The executes of a graph's plans, counted from any thread."""
-
-    def __init__(self, operations: tuple[Operation, ...]) -> None:
-        self.operations = operations
-        self._numbers = count()
-        #: Called with a stream, which ``next`` takes for a default that it never needs.
-        self.tick: Callable[[int], object] = partial(next, self._numbers)
-
-    def end(self) -> int:
-        """How often there was a tick; the last call."""
-        return next(self._numbers)

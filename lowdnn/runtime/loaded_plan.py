@@ -18,6 +18,7 @@ from lowdnn.driver.base import DriverError, LaunchConfig
 from lowdnn.events import Annotate, emit, event_logger
 from lowdnn.plan import Launch, Plan
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.execute_counts import ExecuteCount
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.parameters import ParameterBlock
 from lowdnn.runtime.plan_rules import check_plan
@@ -84,6 +85,7 @@ class LoadedPlan(ProcessBound):
         self._pointers: tuple[int, ...] | None = None
         self._workspace: int | None = None
         self._begin = 0
+        self._count: ExecuteCount | None = None
 
     def execute(self, pointers: Pointers, workspace: int = 0, stream: int = 0) -> None:
         """Launches the plan into ``stream``.
@@ -117,10 +119,13 @@ class LoadedPlan(ProcessBound):
                     raise
                 self._launch_observed(stream)
 
-    def count_executes(self, count: Callable[[int], object]) -> None:
-        """From now on each execute that has launched the plan calls ``count`` with the stream."""
+    def count_executes(self) -> ExecuteCount:
+        """The count of executes that have launched the plan since the first call; the same object for every caller."""
         with self._lock:
-            self._launches += (count,)
+            if self._count is None:
+                self._count = ExecuteCount()
+                self._launches += (self._count.tick,)
+            return self._count
 
     def add_to_graph(
         self, graph: int, pointers: Pointers, workspace: int = 0, dependencies: Sequence[int] = ()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowdnn import from_numpy
+from lowdnn import create_handle, from_numpy
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.recording import RecordingWarning
 from lowdnn.cases import parse_case, parse_counted_cases
@@ -22,13 +22,14 @@ from lowdnn.config import Config
 from lowdnn.enums import HeurMode
 from lowdnn.frontend import data_type, pygraph
 from lowdnn.heuristics.ranking import rank
+from lowdnn.runtime.plan_cache import PlanCache
 
 ROOT = Path(__file__).parents[2]
 MATMUL = "matmul m=4 n=8 k=16 b=1"
 
 
-def opened(path: Path, **changes: object) -> Handle:
-    return Handle.open("emulated", config=Config(record_cases=path, disk_cache=False, **changes))  # type: ignore[arg-type]
+def opened(path: Path) -> Handle:
+    return Handle.open("emulated", config=Config(record_cases=path, disk_cache=False))
 
 
 def product(handle: Handle, relu: bool = False) -> Callable[[], object]:
@@ -66,6 +67,24 @@ def test_executes_are_counted(tmp_path: Path) -> None:
     with opened(path) as handle:
         product(handle)()
     assert counts(path)[MATMUL] == 14
+
+
+def test_handles_that_share_plans_count_each_execute_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = tmp_path / "cases", PlanCache()
+    monkeypatch.setenv("LOWDNN_RECORD_CASES", str(path))
+    with (
+        create_handle("emulated") as other,
+        create_handle(same_device_as=other, plan_cache=cache) as first,
+        create_handle(same_device_as=other, plan_cache=cache) as second,
+    ):
+        for handle in (first, second):
+            execute = product(handle)
+            execute()
+            execute()
+        assert cache.statistics().plans == 1
+        first.close()
+        execute()
+    assert counts(path) == {MATMUL: 5}
 
 
 def test_a_logged_launch_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
