@@ -79,7 +79,7 @@ class AttentionBackwardMma(ProblemEngine["_Problem"], Floored):
         return backward if isinstance(backward, Refusal) else _Problem.of(backward, arch)
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Scores and their gradients are made twice, each time of all pairs that see each other."""
+        """Scores and their gradients are computed twice, each time for all attended pairs."""
         if not isinstance(contraction, SdpaBackward):
             return Floor(Multipliers.MMA_SYNC)
         size, size_v = contraction.q.dims[3], contraction.v.dims[3]
@@ -91,8 +91,8 @@ class AttentionBackwardMma(ProblemEngine["_Problem"], Floored):
         return problem.knobs(arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Three launches, one more where heads of q share others of k than of v, for dbias, and before fp8; none that
-        has nothing to write."""
+        """Three launches, and one more for each of: different numbers of heads of k and v, dbias, fp8. A launch without
+        results is left out."""
         tiles = problem.tiles(chosen[KnobType.TILE_M])
         steps = (*problem.backward.prepare(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
         made = [(kernel, launch) for kernel, launch in steps if launch.grid[0]]
@@ -101,7 +101,8 @@ class AttentionBackwardMma(ProblemEngine["_Problem"], Floored):
 
 @dataclass(frozen=True)
 class _Tile:
-    """Macros of the tiles of a kernel: what a block has of queries and keys at a time, and of each a warp."""
+    """Macros of a kernel's tiles: queries and keys of a block, the parts of 16 rows of a warp, and the shares of a
+    row's columns."""
 
     queries: int
     keys: int
@@ -111,7 +112,7 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The tiles of the kernels that own keys, queries and both."""
+    """The tiles of the kernels whose blocks own keys (dk, dv), queries (dq), or a tile of both (dbias)."""
 
     of_keys: _Tile
     of_queries: _Tile
@@ -119,17 +120,17 @@ class _Tiles:
 
     @staticmethod
     def of(rows: int, size: int, functors: Collection[str], is_packed: bool, spills_early: bool) -> _Tiles:
-        """``rows`` of a block's own; for heads of up to ``size`` as many others as leave room for the accumulators, for
-        what the functors need beside those, and for where packed sequences are."""
+        """The tiles with ``rows`` rows of the kind that a block owns. Rows of the other kind are as many as registers
+        allow for heads of up to ``size`` elements, with the functors' values and the offsets of packed sequences."""
         if size > 128:
             return _Tiles(_Tile(16, rows, 1, split=2), _Tile(rows, 16, 1), _Tile(rows, 32, 1))
-        # Registers for each score, until its gradient is there.
+        # Further registers for each score, until its gradient has been computed.
         kept = sum(name in functors for name in ("Gradient", "Factors"))
         spills = spills_early and size > 64 and bool(functors)
         of_bias = _Tile(rows, 64 if rows <= 64 and kept + is_packed < 2 and not spills else 32, 1)
         if size <= 64 and not functors and not is_packed:
             return _Tiles(_Tile(32, rows, rows // 64), _Tile(rows, 4096 // rows, rows // 64), of_bias)
-        # Few threads that copy have more addresses each.
+        # With few threads, each copies more rows and needs registers for their addresses.
         is_tight = size > 64 if functors else size > 112 and (rows <= 64 or (is_packed and spills_early))
         return _Tiles(_Tile(16 if is_tight else 32, rows, 1), _Tile(rows, 32, 1), of_bias)
 
@@ -235,7 +236,7 @@ class _Problem:
 
     @cached_property
     def _functors_of_keys(self) -> Mapping[str, Functor]:
-        """Scores have keys along the rows."""
+        """The functors for the kernel whose scores have keys along the rows."""
         return self.backward.functors(vector_axis=2)
 
     @cached_property

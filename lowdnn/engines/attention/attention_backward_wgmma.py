@@ -7,9 +7,9 @@ graph asks for it or it costs little, otherwise as the blocks come, faster, in a
 Kernels: ``attention_backward_widen.cu`` (of fp8, as for ``attention_backward_mma``), ``attention_backward_terms.cu`` (8
 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or, for heads of more than 128 elements,
 ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the workspace), ``attention_backward_sums.cu``
-(dq). Where few blocks have long ways along the queries, several share one; where the last blocks would leave most of
-the device idle, several share the way of each of these. Then dk and dv, too, are fp32 sums in the workspace, one for
-each split, which the last kernel adds in a fixed order.
+(dq). If few blocks would each walk over many queries, several blocks divide the walk of each tile of keys
+(SPLIT_K_SLC); if the last tiles would leave most of the device idle, several blocks divide each of these (STREAM_K).
+Then dk and dv, too, are fp32 sums in the workspace, one for each split, which the last kernel adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AttentionBackwardWgmma(ProblemEngine[BackwardProblem], Floored):
         return problem
 
     def floor(self, contraction: Contraction) -> Floor:
-        """The floor by the multiplications of pairs that see each other."""
+        """The floor, counting the multiplications of attended pairs only."""
         waste = seen_pairs(contraction) if isinstance(contraction, SdpaBackward) else 1.0
         return Floor(Multipliers.FASTEST, waste=waste)
 

@@ -32,13 +32,13 @@ from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
-#: Rows that share keys, beyond which arithmetic and not memory is the limit.
+#: Most rows (queries times heads) that share keys; with more of them arithmetic is the limit, not memory.
 _MAX_ROWS = 128
 #: Rows of a tile.
 _TILES_OF_ROWS = (16, 32)
 #: The largest size of heads of v beside which the registers hold the accumulators of 32 rows.
 _MAX_SIZE_OF_32_ROWS = 128
-#: Keys that a warp takes at a time: of small heads, and of larger ones or in pages.
+#: Keys of a warp's tile: with small heads, and with larger ones or pages.
 _TILES_OF_KEYS = (32, 16)
 #: The largest sum of the sizes of small heads of q and v.
 _MAX_SIZES_OF_32_KEYS = 128
@@ -49,12 +49,12 @@ _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 #: Splits whose blocks are a cluster: larger ones leave multiprocessors without any, at 20 to 60 % more time.
 _PAIR = 2
-#: Tiles that are enough for a warp to fill its ring.
+#: Fewest tiles of a warp for which its ring pays.
 _FEWEST_TILES = 4
-#: The share of the best use of all multiprocessors with which fewer splits suffice.
+#: Share of the best utilisation of the multiprocessors from which on fewer splits are preferred.
 _WAVES_ATTAINED = 0.85
 _F32_BYTES = 4
-#: Bytes of notes beside a tile in pages.
+#: Bytes of page-table entries in a stage (``Stage::NOTES``).
 _NOTES_BYTES = 128
 
 
@@ -131,7 +131,7 @@ def _pack(problem: AttentionForward) -> int:
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a block is made up."""
+    """The shape of a block: its rows, keys, warps and stages."""
 
     problem: AttentionForward
     tile: ForwardTile
@@ -161,7 +161,7 @@ class _Shape:
         return 2 if self.stages <= self.most_stages(2) else 1
 
     def in_cluster(self, splits: int) -> bool:
-        """Whether blocks with parts of the same keys are a cluster, and join what they have found."""
+        """Whether the blocks that divide the same keys are a cluster, which combines their results."""
         return self.overlaps and splits == _PAIR
 
     def knobs(self) -> tuple[Knob, ...]:
@@ -252,7 +252,7 @@ class _Shape:
 
     @property
     def _shared_bytes(self) -> int:
-        """Results that warps hand over at the end lie where their rings were."""
+        """The partial results that warps exchange at the end reuse the memory of the rings."""
         problem, tile = self.problem, self.tile
         parts = tile.queries // 16
         extremes, outputs = parts * 4, parts * problem.padded_v // 2

@@ -54,17 +54,17 @@ _TILES = (64, 128, 192)
 #: Keys of a tile; the last number fits beside everything. In fp8 they are whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
 _TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
-#: Queries from which on large tiles pay; without a mask half as many suffice.
+#: Fewest queries for which large tiles are faster; without a mask half as many.
 _MANY_QUERIES = 1024
 #: The most keys of a tile, but for long rows of fp8.
 _MANY_KEYS_AT_A_TIME = 128
 #: The most keys of a tile without a mask, but for long rows of fp8.
 _MANY_KEYS_WITHOUT_MASK = 144
-#: Attended keys of a query from which on tiles of fp8 may have more.
+#: Attended keys of a query from which on fp8 tiles may have more keys.
 _MANY_KEYS = 3000
-#: Rows of the largest tiles of queries for each of smaller ones, where they pay for large heads.
+#: Most rows that the largest tiles cover for each row that smaller ones cover, if large heads are to use them.
 _MOST_PADDING = 1.04
-#: The cost of a tile of keys besides its keys, in keys.
+#: Fixed cost of a tile of keys, in keys.
 _KEYS_BESIDE = 24
 #: Registers of a thread for scores, weights and outputs, with three multiplying warpgroups.
 _MAX_VALUES_OF_A_THIRD = 128
@@ -84,11 +84,11 @@ _RINGS = ((2, 4), (2, 2), (1, 2))
 _PRODUCER_REGISTERS = (24, 32)
 #: Registers that it keeps where it transposes values.
 _TRANSPOSING_REGISTERS = 56
-#: Heads of which two blocks fit into the shared memory of a multiprocessor.
+#: Elements of the largest head with which two blocks fit into a multiprocessor's shared memory.
 _SMALL_SIZE = 64
-#: The cost of a tile of queries besides its tiles of keys, in tiles of keys.
+#: Fixed cost of a tile of queries, in tiles of keys.
 _TILES_BESIDE = 1.0
-#: Bytes behind the queries of a stage that say whose they are; stages begin at multiples of them.
+#: Bytes after a stage's queries for their Work (head and tile); the granule at which stages begin.
 _WORK_BYTES = 1024
 #: The most packed sequences whose order fits shared memory.
 _MAX_SEQUENCES = 512
@@ -213,7 +213,7 @@ def _is_plain(problem: AttentionForward) -> bool:
 
 
 def _is_light(problem: AttentionForward) -> bool:
-    """Whether a third of the registers is enough for a warpgroup."""
+    """Whether a third of the registers suffices for each multiplying warpgroup."""
     size = _LARGE_SIZE if problem.is_fp8 else _SMALL_SIZE
     return _is_plain(problem) and problem.padded_v <= size
 
@@ -311,7 +311,7 @@ def _grid(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple
 
 
 def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
-    """Makes them 0."""
+    """The launch that sets the largest magnitudes to 0."""
     source, count = "attention/attention_forward_amax.cu", len(numbers)
     kernel = KernelRef(f"attention_forward_amax_{count}_sm90a", source, WGMMA_TARGET, (("NUMBERS", count),))
     return kernel, Launch(kernel=0, grid=(1, 1, 1), block=(32, 1, 1), arguments=(Struct(numbers),))

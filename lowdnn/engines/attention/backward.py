@@ -1,5 +1,4 @@
-"""Gradients of attention as their kernels take them, whichever instruction multiplies
-(``attention_backward.cuh``)."""
+"""Gradients of attention as all their kernels read them, with mma.sync or wgmma (``attention_backward.cuh``)."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ from lowdnn.plan import (
 )
 from lowdnn.status import Status
 
-#: Bytes of a query's terms.
+#: Bytes of a query's Term.
 TERM_BYTES = 8
 
 _OUTPUT_TYPES = (*TYPES, DataType.FLOAT)
@@ -98,7 +97,7 @@ class TermsParams:
 
 @dataclass(frozen=True)
 class ClearedWords:
-    """Words in the workspace that are 0 when the terms are there."""
+    """Words in the workspace that the terms' kernel sets to 0."""
 
     offset_bytes: int
     count: int
@@ -370,17 +369,17 @@ class AttentionBackward:
         return _factor(self.operation.scale)
 
     def flops(self, products: int) -> int:
-        """Operations of ``products`` multiplications for each pair that sees each other, whatever the lengths are."""
+        """Operations of ``products`` matrix products over the attended pairs, whatever the lengths are."""
         return round(2 * self.seen_share * self.all_heads * self.queries * self.keys * products)
 
     @cached_property
     def seen_share(self) -> float:
-        """The share of the pairs of a query and a key that it sees, whatever the lengths are."""
+        """The share of attended pairs among all pairs of a query and a key, whatever the lengths are."""
         return seen_pairs(self.operation)
 
 
 def seen_pairs(operation: SdpaBackward) -> float:
-    """The share of the pairs of a query and a key that the band lets see each other."""
+    """The share of pairs of a query and a key that lie in the band."""
     queries, keys = operation.q.dims[2], operation.k.dims[2]
     shift = keys - queries if operation.is_bottom_right else 0
     left, right = kernel_bounds(operation.left, operation.right)
@@ -449,7 +448,7 @@ def _either(types: tuple[DataType, ...]) -> str:
 
 
 def _refuse_shape(operation: SdpaBackward) -> str:
-    """Why the kernels cannot count it, or an empty string."""
+    """Why extents exceed the kernels' integers, or an empty string."""
     for port, tensor in (inputs_of(operation) | outputs_of(operation)).items():
         is_number = tensor.is_scalar_value and port != "scale" and not port.startswith(("inner", "centre_scales"))
         if is_number or tensor.is_virtual:
@@ -472,6 +471,6 @@ def _refuse_shape(operation: SdpaBackward) -> str:
 
 
 def _refuse_inner(operation: SdpaBackward) -> str:
-    """Why what happens to the scores cannot be evaluated element by element, or an empty string."""
+    """Why the operations on the scores cannot be evaluated element by element, or an empty string."""
     inner = operation.inner
     return "" if inner is None else refuse_index_space(inner.operations, operation.scores_dims)

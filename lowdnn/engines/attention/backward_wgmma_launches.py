@@ -64,7 +64,7 @@ class BackwardLaunches:
     is_in_order: bool
 
     def gradients(self, arch: ArchSpec) -> tuple[KernelRef, Launch]:
-        """The kernel of dk, dv, and the sums of dq."""
+        """The kernel that computes dk, dv and the sums of dq."""
         backward, output_stages = self.problem.backward, self.problem.output_stages(arch)
         params = self._params(output_stages)
         order = "ordered" if self.is_in_order else "unordered"
@@ -106,7 +106,7 @@ class BackwardLaunches:
         )
 
     def rounded_sums(self) -> tuple[KernelRef, Launch]:
-        """The kernel that rounds the sums of dq, where keys are split those of dk and dv, too."""
+        """The kernel that rounds the sums of dq and, where blocks share keys, those of dk and dv."""
         backward, operation, kind = self.problem.backward, self.problem.backward.operation, self.problem.kind
         params = SumsParams(
             backward.c_type_of("dq"),

@@ -1,4 +1,5 @@
-"""Knobs of ``attention_backward_wgmma``: heads that start together, order of sums, and splits of the queries' ways."""
+"""Knobs of ``attention_backward_wgmma``: heads whose blocks start together, order of sums, and splits of the walks over
+the queries."""
 
 from __future__ import annotations
 
@@ -16,30 +17,31 @@ IN_ORDER, IN_ANY_ORDER = 0, 1
 
 #: Elements of the largest heads under a band for which a fixed order of sums costs little.
 _BANDED_ORDERED_SIZE = 64
-#: Elements of the largest heads without a band for which it does: their tiles have many queries and so few turns.
+#: Elements of the largest heads without a band for which a fixed order costs little: their blocks have many steps and
+#: wait for few turns.
 _ORDERED_SIZE = 128
-#: Tiles of keys of a head, at most, for which it does without a band: few blocks wait then.
+#: Most tiles of keys of a head for which a fixed order costs little without a band, since few blocks wait.
 _ORDERED_KEY_TILES = 4
-#: Steps that each block of a head but the first one waits at its start.
+#: Steps for which each further block of a head waits at its start.
 _TURN_STEPS = 0.5
 #: The largest share of all steps that may be spent waiting.
 _WAITING_SHARE = 0.03
-#: Blocks that start last end later than they would side by side, by this share of the longest one.
+#: Duration of the blocks that start last, as a multiple of a block that runs alone.
 _LAST_BLOCKS = 1.25
-#: The share of the whole time that is too much of such an end.
+#: The largest share of the whole time that the device may wait for the last blocks.
 _ENDING_SHARE = 0.1
 #: Blocks that share the queries of the same keys.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-#: Time of a block before its first tile and behind its last one, in steps. A step is a tile of queries: 2.6 to 3.2 us
+#: Time of a block before its first tile and after its last one, in steps. A step is a tile of queries: 2.6 to 3.2 us
 #: whatever the kind, as measured.
 _BLOCK_STEPS = 3
 #: Time of a launch that joins splits, in steps.
 _JOIN_STEPS = 1
-#: Bytes of sums that such a launch moves in a step.
+#: Bytes of sums that the joining launch moves in the time of a step.
 _STEP_BYTES = 9 << 20
 #: Elements of the smallest heads that gain by splits of the last tiles, as measured: 2 to 4 % of long ways.
 _STREAM_SIZE = 128
-#: The gain that splits shall have: about as much as the estimate may be wrong.
+#: Factor by which splits must look faster: about the error of the estimate.
 _SPLIT_GAIN = 1.01
 
 
@@ -73,7 +75,7 @@ class BackwardPolicy:
         )
 
     def _has_last_tiles(self) -> bool:
-        """Whether there are tiles behind those of which every block has as many.
+        """Whether the tiles of keys leave a remainder after every block has had equally many.
 
         Under a band the last tiles are the shortest and leave little time behind them.
         """
@@ -82,12 +84,12 @@ class BackwardPolicy:
 
     @property
     def _split_values(self) -> tuple[int, ...]:
-        """Numbers of splits, as far as each split has tiles of queries."""
+        """Numbers of splits for which each split has at least one tile of queries."""
         most = min(self.problem.most_steps, MAX_GRID_X // max(1, self.problem.all_key_tiles))
         return tuple(splits for splits in _SPLITS if splits <= max(1, most))
 
     def _steps(self, splits: int, stream: int) -> float:
-        """The time in steps: that of the longest block, or of waves of mean ones."""
+        """The estimated time in steps: the maximum of the longest block's and of waves of mean blocks."""
         problem = self.problem.split(self.arch, splits, stream)
         longest, mean, parts = self.problem.most_steps, self.problem.mean_steps, problem.split_tiles * splits
         whole_waves, split_waves = (ceil_div(own, self.arch.sm_count) for own in (problem.shares - parts, parts))

@@ -18,11 +18,11 @@ WARPGROUPS = 2
 _WARPS = 4
 #: Tiles of gradients of the output in shared memory, where there is room for two.
 _OUTPUT_STAGES = 2
-#: Warps that add.
+#: Warps of a block that add dq to the sums in memory.
 _ADDING_WARPS = 2
 #: Stages of the ring of sums.
 _SUM_STAGES = 2
-#: Columns of dq that a warpgroup has at a time.
+#: Columns of dq that a warpgroup accumulates in one pass.
 _PART_COLUMNS = 64
 #: Bytes of a turn or ticket.
 _WORD_BYTES = 4
@@ -163,7 +163,7 @@ class BackwardProblem:
 
     @property
     def split_tiles(self) -> int:
-        """Tiles of keys that several blocks share."""
+        """Number of tiles of keys that several blocks share."""
         return self.all_key_tiles - self.whole_tiles if self.is_split else 0
 
     @property
@@ -177,12 +177,13 @@ class BackwardProblem:
 
     @property
     def mean_steps(self) -> float:
-        """Tiles of queries of all heads that see a mean tile of keys."""
+        """Mean number of steps of a tile of keys: tiles of queries, over the heads of q that share it, that attend to
+        it."""
         return self.query_tiles * self._sharing * self.backward.seen_share
 
     @property
     def most_steps(self) -> int:
-        """Tiles of queries of all heads that see any one tile of keys, at most."""
+        """Largest number of steps of a tile of keys."""
         left, right = kernel_bounds(self.backward.operation.left, self.backward.operation.right)
         widest = min(self.query_tiles, ceil_div(self.kind.keys + left + right, self.kind.queries) + 1)
         return widest * self._sharing
@@ -216,7 +217,7 @@ class BackwardProblem:
 
     @property
     def key_sums_offsets(self) -> tuple[int, int]:
-        """Where the sums of dk and of dv begin."""
+        """Offsets of the sums of dk and of dv in the workspace."""
         first = self.sums_offset + self.all_query_tiles * self.tile_sum_bytes
         return first, first + self._split_rows * self.head_qk * SUM_BYTES
 
@@ -243,7 +244,7 @@ class BackwardProblem:
         stage = padded(loaded, _STAGE_GRANULE_BYTES)
         barriers = 2 * (kind.key_stages + kind.stages + output_stages) + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES
         words = kind.key_stages + (0 if self.backward.fp8 is None else WARPGROUPS * _WARPS)
-        has_spare = stage > loaded  # where barriers and words fit in
+        has_spare = stage > loaded  # whether the stage's padding has room for barriers and words
         return (
             kind.key_stages * kind.keys * (row_qk + row_v)
             + kind.stages * stage

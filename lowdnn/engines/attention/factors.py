@@ -1,4 +1,4 @@
-"""Products with single numbers, which kernels of attention compute once for a row instead of for each element."""
+"""Products with scalars, which kernels of attention compute once for a row instead of once for each element."""
 
 from __future__ import annotations
 

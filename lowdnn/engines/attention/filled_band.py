@@ -79,7 +79,7 @@ def _band(mask: PointwiseOperation, fill: Tensor | None, producers: _Producers, 
 
 
 def _fill(operation: SdpaBackward, b: Tensor, producers: _Producers) -> Tensor | None:
-    """The number that is put, or that the statistics are added to."""
+    """The fill of the mask: the constant, or the constant to which the statistics are added."""
     total = producers.get(b.uid)
     if total is not None and is_plain(total, PointwiseMode.ADD) and total.operands["b"].uid == operation.stats.uid:
         b = total.operands["x"]
@@ -89,7 +89,7 @@ def _fill(operation: SdpaBackward, b: Tensor, producers: _Producers) -> Tensor |
 def _ends_at_lengths(
     operation: SdpaBackward, comparison: PointwiseOperation | None, producers: _Producers
 ) -> _Producers:
-    """By uid, the index of queries in ``comparison`` as it is before it is moved to the last keys of each batch."""
+    """By uid, the index of queries in ``comparison`` before it is shifted to the last keys of each batch."""
     queries, keys = operation.seq_len_q, operation.seq_len_kv
     found: _Producers = {}
     for operand in () if comparison is None else comparison.operands.values():

@@ -1,4 +1,4 @@
-"""Attention forward as its kernels take it, whichever instruction multiplies (``attention_forward.cuh``)."""
+"""Attention forward as all its kernels read it, with mma.sync or wgmma (``attention_forward.cuh``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, TensorPointer
 from lowdnn.status import Status
 
-#: Bytes of both operands along the sum of one instruction.
+#: Bytes of k of one matrix instruction.
 _STEP_BYTES = 32
 
 
@@ -116,7 +116,7 @@ class AttentionForward:
 
     @cached_property
     def keys_seen(self) -> float:
-        """Keys that a query sees on average, whatever the lengths are."""
+        """Mean number of keys that a query attends to, whatever the lengths are."""
         return self.keys * seen_share(self.queries, self.keys, *self.bounds)
 
     @property
@@ -139,7 +139,7 @@ class AttentionForward:
 
     @cached_property
     def moved_bytes(self) -> int:
-        """Bytes in memory of what is read and stored."""
+        """Bytes of the tensors that are read and written."""
         read = (*self.q.read, *self.k.read, *self.v.read, *self.attention.scores.loads)
         return bytes_of(read) + moved_bytes(self.attention.output)
 
@@ -169,7 +169,7 @@ class AttentionForward:
 
     @property
     def largest_arguments(self) -> tuple[TensorPointer, ...]:
-        """Where largest magnitudes are stored."""
+        """Pointers to the stored largest magnitudes."""
         reductions = (self.attention.amax_s, self.attention.amax_o)
         return tuple(TensorPointer(op.y.uid) for op in reductions if op is not None)
 

@@ -68,7 +68,7 @@ class ForwardParams:
 
 @dataclass(frozen=True)
 class ForwardKernel:
-    """The kernels of a problem with one tile."""
+    """A problem with one choice of the tile: its kernel, arguments and launch."""
 
     problem: AttentionForward
     tile: ForwardTile
@@ -188,7 +188,7 @@ class ForwardKernel:
 
     @property
     def _row_arguments(self) -> tuple[Argument, ...]:
-        """The sink and the statistics, as far as there are any."""
+        """Arguments of the sink and of the statistics that exist."""
         softmax = self.problem.attention.softmax
         arguments: list[Argument] = [] if softmax.sink is None else [row_values(softmax.sink)]
         if softmax.stats is not None:

@@ -103,7 +103,7 @@ class Fp8Operands:
         most = max(tensor.element_count for tensor in tensors) // _PIECE
         moved = bytes_of(tuple(tensors)) + self.end_byte - self.first_byte
         arguments = Struct((*map(self._operand, _PORTS), self.numbers))
-        # A block at the least: where no operand has elements, the largest magnitudes are 0 yet.
+        # At least one block, so that the largest magnitudes become 0 even if no operand has elements.
         grid = (max(1, ceil_div(most, _THREADS)), len(_PORTS), 1)
         return kernel, Launch(0, grid, (_THREADS, 1, 1), (arguments,), work=Work(bytes=moved))
 

@@ -1,4 +1,5 @@
-"""Operands of attention as kernels read them: rows of heads in memory, and bounds of what a query sees."""
+"""Operands of attention as kernels read them: rows of heads in memory, and bounds of the keys that a query attends
+to."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from lowdnn.plan import Argument, Pointer, Scalar, ScalarType, Struct, TensorPoi
 TYPES = (DataType.HALF, DataType.BFLOAT16)
 #: Elements of a head.
 MAX_SIZE = 256
-#: Queries and keys are 32-bit in the kernels, and so are sums of one and two bounds.
+#: Most queries or keys: kernels use 32-bit integers, also for the sum of an index and two bounds.
 MAX_LENGTH = 2**29
 
 #: Bytes of a copy of elements of a head.
@@ -69,7 +70,7 @@ class Heads:
 
     @staticmethod
     def loaded(load: PagedCacheLoad, heads: int) -> Heads:
-        """The heads that ``load`` gives, in its pages."""
+        """The heads that ``load`` reads, in their pages."""
         return replace(Heads.of(load.container, heads, row_axis=2), rows=load.y.dims[2], load=load)
 
     @property
@@ -142,7 +143,8 @@ def pitch_bytes(padded_size: int) -> int:
 
 
 def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
-    """A query r sees the keys from r - left to r + right: large where there is no bound."""
+    """The kernels' (left, right): query r attends to keys r - left to r + right; without a bound it is a large
+    number."""
     reach_left, reach_right = (
         max(-MAX_LENGTH, min(MAX_LENGTH, MAX_LENGTH if bound is None else bound)) for bound in (left, right)
     )
@@ -150,7 +152,8 @@ def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
 
 
 def seen_share(queries: int, keys: int, left: int, right: int) -> float:
-    """The share of the pairs of a query and a key that it sees; where queries are many, by some of them."""
+    """The share of attended pairs among all pairs of a query and a key; if there are many queries, estimated from some
+    of them."""
     if queries and keys and left >= queries - 1 and right >= keys - 1:
         return 1.0
     step = max(1, queries // 64)

@@ -19,7 +19,7 @@ _BOX_ROW_BYTES = 128
 _PACKED_END = 1 << 30
 #: Rows of all sequences that coordinates can count.
 _MOST_PACKED_ROWS = 1 << 31
-#: Bytes behind which addresses begin again.
+#: The size of the address space, modulo which addresses are computed.
 _ADDRESS_BYTES = 1 << 64
 
 

@@ -1,4 +1,5 @@
-"""In which order blocks of ``attention_wgmma`` take tiles of queries: balanced, near in memory what is so in time."""
+"""The order in which blocks of ``attention_wgmma`` take tiles of queries: balanced, and tiles that run at the same time
+share keys in L2."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from lowdnn.plan import Struct
 
 #: Keys and values of a section's heads: half of what the L2 cache holds.
 _SECTION_BYTES = 30 << 20
-#: Heads of sections that are looked at, beside those of one tile for each block.
+#: Numbers of heads of a section that are tried, besides the number that gives each block one tile.
 _SECTIONS = (3, 11, 22, 33, 66)
-#: Tiles of which each block has enough for any order.
+#: Number of tiles from which on any order is balanced.
 _MANY_TILES = 8192
 
 
@@ -47,7 +48,7 @@ class TileOrder:
 
     @property
     def turns(self) -> int:
-        """Turns of a block, at most."""
+        """Most tiles that a block takes."""
         if self.section_heads:
             return ceil_div(self.tiles * self.heads, self.blocks)
         return 2 * ceil_div(ceil_div(self.tiles, 2) * self.heads, self.blocks)

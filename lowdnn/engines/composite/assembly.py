@@ -44,13 +44,14 @@ def assemble(graph: OperationGraph, parts: Sequence[Part]) -> PlanParts:
 
 
 def _union(notes: Iterable[tuple[NoteT, ...]]) -> tuple[NoteT, ...]:
-    """Every note once, in order of first appearance."""
+    """The union of the plans' notes, in order of first appearance."""
     return tuple(dict.fromkeys(note for group in notes for note in group))
 
 
 @dataclass(frozen=True)
 class _Range:
-    """Workspace that lives from part ``first`` to part ``last``: of an intermediate, or (uid None) a part's own."""
+    """A range of the workspace that is in use from part ``first`` to part ``last``: an intermediate, or a part's own
+    workspace (uid None)."""
 
     uid: int | None
     first: int
@@ -59,7 +60,7 @@ class _Range:
 
 
 def _ranges(graph: OperationGraph, parts: Sequence[Part]) -> list[_Range]:
-    """All ranges, by the part that first needs them."""
+    """All ranges, in the order of the part that first needs them."""
     last = {uid: position for position, part in enumerate(parts) for op in part.operations for uid in _uids(op)}
     ranges: list[_Range] = []
     for position, part in enumerate(parts):

@@ -63,7 +63,7 @@ class Composite(ProblemEngine["_Runs"], LastResort):
 
 @dataclass(frozen=True)
 class _Runs:
-    """Graphs that run in the place of a given one.
+    """The graphs that the engine runs for a given graph.
 
     stored: ``whole``, with unread outputs that their operations must write as intermediates in memory.
     """

@@ -10,11 +10,11 @@ from lowdnn.graph.graph import OperationGraph, form_of
 from lowdnn.ops.base import Operation
 from lowdnn.ops.tensor import Tensor
 
-#: The number in a key for the first use of a tensor that lies as in the graph; later uses have numbers from 0 on.
+#: The number in a key for the first use of a tensor with its layout in the graph; later uses have numbers from 0 on.
 _AS_IN_THE_GRAPH = -1
-#: The number for the first use of a virtual tensor that the interval has in memory, in other strides than the graph's.
+#: The number for the first use of a virtual tensor that the sub-graph stores, with strides other than the graph's.
 _STORED = -2
-#: The number for the first use of a virtual tensor that the interval has in memory, in its strides in the graph.
+#: The number for the first use of a virtual tensor that the sub-graph stores, with the graph's strides.
 _STORED_IN_PLACE = -3
 
 
@@ -58,6 +58,6 @@ class Forms:
         return _STORED_IN_PLACE if is_in_place else _STORED
 
     def _numbered(self, operation: Operation) -> tuple[int, tuple[int, ...]]:
-        """A number for the operation's form, and its tensors."""
+        """(number of the operation's form, uids of its tensors)."""
         form, uids = form_of(operation)
         return self._kinds.setdefault(form, len(self._kinds)), uids

@@ -1,4 +1,5 @@
-"""Which engines may take an interval of operations, told operation by operation from what they declare (``limits``)."""
+"""Finds the engines that may take an interval of a graph's operations, from the limits that they declare (``limits``).
+The interval grows operation by operation."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 
 
 class Rules:
-    """The limits of engines, each once: an interval is within some of them, known by their numbers."""
+    """The distinct limits of engines, by number; an interval is within some of them."""
 
     def __init__(self, engines: tuple[Engine, ...]) -> None:
         self.limits = tuple(dict.fromkeys(engine.limits for engine in engines))
@@ -25,7 +26,7 @@ class Rules:
         return tuple(engine for number, engine in self._engines if number in kept)
 
     def are_endless(self, kind: type[HasPorts], other: type[HasPorts]) -> bool:
-        """Whether an engine takes any number of operations of both classes."""
+        """Whether some engine takes any number of operations of both classes."""
         return not self._endless(kind).isdisjoint(self._endless(other))
 
     def groups_of(self, kind: type[HasPorts]) -> tuple[int | None, ...]:
@@ -35,7 +36,7 @@ class Rules:
         return self._groups[kind]
 
     def _endless(self, kind: type[HasPorts]) -> frozenset[int]:
-        """The limits that count no operations of class ``kind``."""
+        """Numbers of the limits that do not bound the number of operations of class ``kind``."""
         if kind not in self._uncounted:
             self._uncounted[kind] = frozenset(
                 number
@@ -61,7 +62,7 @@ class Growth:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether an engine may take the interval that limits the number of some operation in it."""
+        """Whether some engine that may take the interval limits the number of one of its operations."""
         return any(state.is_bounded for state in self._states.values())
 
     @property
@@ -71,7 +72,7 @@ class Growth:
         return self._rules.engines_within(whole)
 
     def add(self, operation: Operation) -> None:
-        """The interval with ``operation`` behind its last one."""
+        """Appends ``operation`` to the interval."""
         groups = self._rules.groups_of(type(operation))
         lost = [number for number, state in self._states.items() if not state.keeps(operation, groups[number])]
         for number in lost:
@@ -81,7 +82,7 @@ class Growth:
 
 
 class _State:
-    """The counts of an interval that ``limits`` bound.
+    """The numbers of operations of an interval, as far as ``limits`` bounds them.
 
     is_bounded: whether the interval has an operation whose number is limited.
     is_whole: whether the interval needs no further operations to be what the limits describe.
@@ -94,7 +95,7 @@ class _State:
         self._spaces: tuple[tuple[int, ...], ...] = ()
 
     def keeps(self, operation: Operation, group: int | None) -> bool:
-        """Adds ``operation``; whether the interval is still within the limits."""
+        """Adds ``operation``. Returns whether the interval is still within the limits."""
         if group is None:
             return False
         most = self.limits.groups[group].most
@@ -117,8 +118,8 @@ class _StateApart(_State):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
-        self._makers: dict[int, int] = {}  # the graph of an operation, by the uids of what it writes
-        self._joined: list[int] = []  # by graph, the one that it is a part of, which may be itself
+        self._makers: dict[int, int] = {}  # number of the independent graph, by the uids of its outputs
+        self._joined: list[int] = []  # by graph: the graph that it was merged into, or itself
         self._empty: set[int] = set()
 
     def keeps(self, operation: Operation, group: int | None) -> bool:

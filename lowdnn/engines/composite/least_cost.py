@@ -17,19 +17,19 @@ from lowdnn.ops.tensor import Tensor
 
 
 class LeastCost:
-    """One launch that does the products, writes what others read or the graph stores, and reads once what it does not
-    make itself.
+    """The cost of one launch that does an interval's products, reads each of its inputs once, and writes the tensors
+    that other operations read or the graph stores.
 
-    Bytes count of operations that touch all elements of their tensors, and products where no softmax may skip some of
-    them. An interval that writes no elements takes no launch.
+    Bytes are counted for operations that touch all elements of their tensors; products are counted unless a softmax in
+    the interval may allow some to be skipped. An interval that writes no elements takes no launch.
     """
 
     def __init__(self, graph: OperationGraph, arch: ArchSpec) -> None:
         self._graph = graph
         self._arch = arch
         self._read: set[int] = set()
-        self._written: dict[int, int] = {}  # bytes by uid
-        self._readers: dict[int, int] = {}  # outside of the interval, by uid of what is made inside
+        self._written: dict[int, int] = {}  # bytes written, by uid
+        self._readers: dict[int, int] = {}  # readers outside the interval, by uid of a tensor written inside
         self._bytes = 0
         self._products_s = 0.0
         self._skips_products = False
@@ -43,7 +43,7 @@ class LeastCost:
         return launch_s(self._arch, overlap(products_s, copy_s, ALL_EXPOSED))
 
     def add(self, operation: Operation) -> None:
-        """The interval with ``operation`` behind its last one."""
+        """Appends ``operation`` to the interval."""
         touches_all = isinstance(operation, MatmulOperation | ConvolutionOperation | PointwiseOperation)
         self._skips_products |= isinstance(operation, Softmax)
         if isinstance(operation, MatmulOperation | ConvolutionOperation):
@@ -61,12 +61,12 @@ class LeastCost:
                 self._bytes += self._written[tensor.uid]
 
     def _read_inside(self, tensor: Tensor) -> None:
-        """A tensor that nothing else reads is never written."""
+        """Counts one reader inside the interval. A virtual tensor without other readers need not be written."""
         self._readers[tensor.uid] -= 1
         if tensor.is_virtual and not self._readers[tensor.uid]:
             self._bytes -= self._written.pop(tensor.uid, 0)
 
 
 def _is_index(operation: Operation) -> bool:
-    """Whether it takes the dims of its operand alone."""
+    """Whether the operation reads its operand's dims but not its elements."""
     return isinstance(operation, PointwiseOperation) and operation.mode is PointwiseMode.GEN_INDEX

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of
 
-#: Intervals of up to so many operations are all tried.
+#: Number of operations up to which every interval is tried.
 SHORT = 16
 
 
@@ -22,7 +22,7 @@ def orders_of(graph: OperationGraph) -> list[tuple[Operation, ...]]:
 
 @dataclass(frozen=True)
 class Places:
-    """Where intervals of more than SHORT operations begin and end.
+    """Positions at which intervals of more than SHORT operations may begin and end.
 
     begins: where operations of another kind begin, or where engines end that take many.
     inside: places in runs of one kind, each up to SHORT from the run's beginning and from there on two up to each
@@ -34,7 +34,7 @@ class Places:
 
     @classmethod
     def of(cls, order: Sequence[Operation], is_run: Callable[[type[HasPorts], type[HasPorts]], bool]) -> Places:
-        """is_run: whether operations of two classes, one behind the other, are of one kind."""
+        """is_run: whether two successive operations of these classes belong to one run."""
         places, begin = cls({0, len(order)}, set()), 0
         for place in range(1, len(order)):
             if not is_run(type(order[place - 1]), type(order[place])):

@@ -49,7 +49,7 @@ def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) 
 
 
 def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
-    """Why there is no cut, or None; cheap where every operation is taken by itself."""
+    """The reason why there is no cut, or None. It is cheap if some engine takes each operation alone."""
     found = graph.derive(_first_untaken, arch, anchored(engines, graph.operations))
     if found is None:
         return None
@@ -70,7 +70,7 @@ def _uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine])
 
 
 def _cheapest_cut(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine, ...]) -> tuple[Part, ...] | None:
-    """The parts of the cheapest cut of both orders, of the first one where they tie; None where there is no cut."""
+    """The parts of the cheapest cut of both orders (of the first one on ties); None if there is no cut."""
     search = _Search(graph, arch, engines)
     cuts = [search.cheapest_cut(order) for order in orders_of(graph)]
     cheapest = min(filter(None, cuts), key=lambda cut: cut.cost, default=None)
@@ -83,13 +83,14 @@ def _first_untaken(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine,
     return next((operation for operation in graph.operations if not search.takes(operation)), None)
 
 
-#: Parts that lower the inputs' precision, and seconds.
+#: The number of parts that lower the inputs' precision, and seconds.
 _Cost = tuple[int, float]
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """The cheapest cut up to a place: its last part behind the cheapest cut up to there; neither at place 0."""
+    """The cheapest cut of the operations before a position: its last part, and the cheapest cut before that part; both
+    are None at position 0."""
 
     cost: _Cost = (0, 0.0)
     before: _Cut | None = None
@@ -107,9 +108,9 @@ class _Cut:
 
 
 class _Interval(NamedTuple):
-    """Operations up to ``end``, the engines that may take them, and seconds that they take at least.
+    """An interval of operations up to ``end``, the engines that may take it, and a lower bound of its seconds.
 
-    is_makeshift: whether it begins or ends inside of a long run, for want of a better one.
+    is_makeshift: whether it begins or ends inside a long run, so that a longer interval may be better.
     """
 
     end: int
@@ -177,7 +178,7 @@ class _Search:
 
 
 def _is_hopeless(interval: _Interval, cost: _Cost, known: _Cost) -> bool:
-    """Whether a part behind a cut of this cost is no better than what is known.
+    """Whether a part after a cut of this cost cannot improve on the best known cut.
 
     Seconds count as slightly less, so that rounding errors of sums in another order decide nothing.
     """
