@@ -1,4 +1,4 @@
-"""Tensor maps as ``cuda.bindings`` wants and gives them. ``cu`` is the bindings' module."""
+"""Conversions of tensor maps to and from ``cuda.bindings``. ``cu`` is the bindings' module."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def im2col_arguments(cu: Any, im2col: Im2colMap) -> tuple[Any, ...]:
 
 
 def map_of_bytes(cu: Any, content: bytes) -> Any:
-    """A CUtensorMap with this content."""
+    """The CUtensorMap of 128 bytes."""
     opaque = cu.CUtensorMap()
     opaque.opaque = [cu.cuuint64_t(word) for word in _WORDS.unpack(content)]
     return opaque
 
 
 def bytes_of_map(opaque: Any) -> bytes:
-    """The content of a CUtensorMap."""
+    """The 128 bytes of a CUtensorMap."""
     return ctypes.string_at(opaque.getPtr(), TENSOR_MAP_BYTES)
 
 

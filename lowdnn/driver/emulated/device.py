@@ -9,7 +9,7 @@ from lowdnn.arch.multiprocessor import REGISTERS_PER_SM
 from lowdnn.arch.specs import spec_named
 from lowdnn.driver.base import DeviceAttribute
 
-#: Newest CUDA version and PTX ISA that the emulated driver takes.
+#: Newest CUDA version that the emulated driver supports, 1000 * major + 10 * minor.
 CUDA_VERSION = 13000
 PTX_ISA = (9, 0)
 
@@ -23,7 +23,7 @@ MAX_PORTABLE_CLUSTER = 8
 MAX_CLUSTER = 16
 #: Multiprocessors of a GPC, where it is not known how many there are of each.
 _GPC = 16
-#: Blocks of clusters that lie on one multiprocessor at a time.
+#: Most blocks of clusters that are resident on one multiprocessor.
 MAX_CLUSTER_BLOCKS_PER_SM = 8
 
 

@@ -442,7 +442,7 @@ class EmulatedDriver:
         nodes[node] = self._node_work(state, function, config, parameters)
 
     def _node_work(self, state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
-        """A node waits for the end of those it depends on."""
+        """The work of a kernel node, which waits for the end of the nodes that it depends on."""
         return self._kernel_work(state, function, replace(config, programmatic_serialization=False), parameters)
 
     def _kernel_work(self, state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:

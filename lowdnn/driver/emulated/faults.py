@@ -55,7 +55,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True)
 class FaultReport:
-    """Where and what. Fields that do not apply are None or empty.
+    """The place and the cause of a fault. Fields that do not apply are None or empty.
 
     ``source``: ``file:line``, if the PTX tells it. ``variable``: what of shared memory is meant, with the offset in it.
     """

@@ -1,4 +1,4 @@
-"""Graphs of the emulated device beyond kernels: copies, fills, graphs in nodes, and what depends on what.
+"""Graph calls of the emulated device beyond kernels: copies, fills, child graphs, and dependencies.
 
 ``Driver`` does not have these calls. The stand-in for the CUDA runtime needs them, since programs build graphs by them.
 """
@@ -79,7 +79,7 @@ class GraphCalls:
             return 0 if capture is None else graph_handle(state, capture)
 
     def roots(self, graph: int) -> tuple[int, ...]:
-        """The nodes that depend on none."""
+        """The nodes without dependencies."""
         with self._context.entered("cuGraphGetRootNodes", graph) as state:
             found = find(state.graphs, "cuGraphGetRootNodes", graph)
             return tuple(node for node in found.nodes if not found.needed_by(node))

@@ -44,7 +44,7 @@ Node: TypeAlias = Work | Child
 
 @dataclass
 class Graph:
-    """Work by node handle, in an order that respects every dependency (a node depends only on earlier ones).
+    """The work of each node by its handle, in an order in which a node depends only on earlier ones.
 
     ``dependencies`` holds those of nodes that were added one by one; captured ones depend on all before them.
     ``retained`` holds what lives as long as the graph, its copies and what is instantiated of them.
@@ -80,7 +80,7 @@ class Graph:
         )
 
     def flat(self) -> Iterator[Work]:
-        """The work in its order, with that of graphs inside of nodes."""
+        """The work of all nodes in order, including the graphs inside nodes."""
         for work in self.nodes.values():
             if isinstance(work, Child):
                 yield from work.graph.flat()

@@ -1,4 +1,4 @@
-"""Lanes, and what a batch of CTAs holds: protocols by which memory, copies and the race detector name what they use.
+"""Protocols of lanes and of a batch of CTAs, in which memory, copies and the race detector declare what they need.
 
 ``running.batch`` has the classes that fulfil them; a package's own ``batch`` module adds what it alone asks of a batch.
 """
@@ -87,7 +87,7 @@ class Storage(Protocol):
 
 
 class Ctas(Protocol):
-    """Where lanes stand: ``slot`` and ``rank`` [lanes] number their CTA in the batch and in its cluster."""
+    """The CTA of each lane: ``slot`` and ``rank`` [lanes] are its numbers in the batch and in its cluster."""
 
     cluster_size: int
     slot: Array

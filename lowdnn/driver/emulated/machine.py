@@ -217,7 +217,7 @@ def _check_launch(kernel: Kernel, config: LaunchConfig) -> None:
 
 
 def divides(cluster: Dim3, grid: Dim3) -> bool:
-    """Does a grid of blocks consist of whole clusters."""
+    """Whether a grid of blocks consists of whole clusters."""
     return min(cluster) > 0 and all(g % c == 0 for g, c in zip(grid, cluster, strict=True))
 
 

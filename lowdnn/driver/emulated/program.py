@@ -1,4 +1,5 @@
-"""PTX text -> what a machine runs: layout of variables, generated code, steps of the scheduler. Cached by text."""
+"""Compiles PTX text into what a machine runs: layout of variables, generated code, steps of the scheduler. Cached by
+text."""
 
 from __future__ import annotations
 
@@ -216,7 +217,8 @@ def _parameters(variables: list[Variable]) -> tuple[Parameter, ...]:
 
 
 def _shared_layout(variables: list[Variable]) -> tuple[dict[str, int], int]:
-    """Static arrays first, then the dynamic ones, all at one offset; the size is that up to the dynamic ones."""
+    """Layout of shared memory: static arrays first, then the dynamic ones, all at one offset. The size counts up
+    to the dynamic ones."""
     shared = [v for v in variables if v.space == "shared"]
     layout, size = _offsets([v for v in shared if v.size is not None], SHARED_START)
     dynamic = [v for v in shared if v.size is None]

@@ -33,8 +33,10 @@ class Capture:
 
 @dataclass
 class StreamState:
-    """``capture``: the capture that the stream's work goes to; ``passed``: the nodes there that come before its next
-    work."""
+    """The state of a stream.
+
+    capture: the capture that its work goes to.  passed: the nodes there on which its next work depends.
+    """
 
     capture: Capture | None = None
     passed: set[int] = field(default_factory=set)

@@ -26,7 +26,7 @@ Update = Callable[..., Any]
 
 
 class Operation(Protocol):
-    """Something that lands later; row r was issued by lane ``lanes[r]`` at PTX line ``line``."""
+    """A pending asynchronous operation; row r was issued by lane ``lanes[r]`` at PTX line ``line``."""
 
     @property
     def line(self) -> int: ...
@@ -35,15 +35,15 @@ class Operation(Protocol):
     def lanes(self) -> Array: ...
 
     def slots(self, batch: CopyingBatch) -> Array:
-        """The CTAs whose shared memory it still needs: one or more times the rows."""
+        """Slots of the CTAs whose shared memory the operation still needs, for each row one or several."""
 
     def land(self, batch: CopyingBatch) -> None:
-        """Does what is left to do."""
+        """Completes the operation."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How a copy is combined with what is there: ``update`` on elements of value code ``code``."""
+    """The reduction by which a copy is combined with its target: ``update`` on elements of value code ``code``."""
 
     update: Update
     code: str
@@ -77,11 +77,11 @@ class BulkCopy:
         return replace(self, transfer=self.transfer.part(rows), place=place, stage=stage, content=content)
 
     def source(self, batch: Storage) -> tuple[Bytes, Places]:
-        """(memory, units) that are read."""
+        """(memory, units) of the source."""
         return (self.outer, self.transfer.outside) if self.inbound else (batch.shared, self.transfer.shared)
 
     def target(self, batch: Storage) -> tuple[Bytes, Places]:
-        """(memory, units) that are written."""
+        """(memory, units) of the target."""
         return (batch.shared, self.transfer.shared) if self.inbound else (self.outer, self.transfer.outside)
 
     def fetched(self, batch: CopyingBatch) -> BulkCopy:
@@ -140,7 +140,7 @@ class CopiesArrival:
 
 
 class AsyncWork:
-    """Everything under way in a batch, oldest first, and the bulk groups of its lanes."""
+    """All pending operations of a batch, oldest first, and the bulk groups of its lanes."""
 
     def __init__(self, batch: CopyingBatch) -> None:
         self.batch = batch
@@ -193,7 +193,7 @@ class AsyncWork:
         self.submit(CopiesArrival(group.lanes, line, self.batch.copies.issued, place))
 
     def submit(self, operation: Operation) -> bool:
-        """Lands an operation now or later, as the batch's policy wants; True where it is still under way."""
+        """Lands an operation now, or queues it, as the batch's policy decides. Returns whether it is pending."""
         if self.batch.picker.lands_at_once():
             self._land(operation)
             return False
@@ -244,7 +244,7 @@ class AsyncWork:
                 batch.copies.land(number)
 
     def land_all(self) -> None:
-        """Lands the rest at the end of a kernel."""
+        """Lands all pending operations at the end of a kernel."""
         while self.land_next():
             pass
 
@@ -306,7 +306,7 @@ class AsyncWork:
 
 
 def _reduce(memory: Bytes, unit: int, units: Array, content: Array, inside: Array | None, reduction: Reduction) -> None:
-    """Row after row, so that copies that meet take turns."""
+    """Reduces row after row, so that copies to the same address add up."""
     dtype = np.dtype(DTYPES[reduction.code])
     view = memory.views[reduction.code]
     per_unit = unit // dtype.itemsize

@@ -28,7 +28,7 @@ class Completion(Protocol):
 
 
 class Landing(Protocol):
-    """When work that a GPU may finish at any time lands."""
+    """The policy's choices of when asynchronous work lands."""
 
     def lands_at_once(self) -> bool: ...
 
@@ -38,7 +38,7 @@ class Landing(Protocol):
 
 
 class WorkWatcher(Protocol):
-    """Is told of bulk copies."""
+    """Hooks that bulk copies call."""
 
     def bulk_issued(self, group: Lanes[object], copy: BulkCopy) -> None: ...
 
@@ -60,7 +60,7 @@ class MapWatcher(Protocol):
 
 
 class CopyWatcher(AccessWatcher, Protocol):
-    """Is told of everything that copies do."""
+    """Hooks that all copies call."""
 
     @property
     def work(self) -> WorkWatcher: ...
@@ -76,7 +76,7 @@ class CopyWatcher(AccessWatcher, Protocol):
 
 
 class CopyingBatch(MemoryBatch, Protocol):
-    """The copies under way, and all that they meet."""
+    """The pending copies of a batch, and what they depend on."""
 
     lane_count: int
     copies: AsyncCopies

@@ -75,7 +75,7 @@ def store(
 
 
 def prefetch(group: Lanes[CopyingBatch], of: Place, size: Any) -> None:
-    """Changes nothing; the bytes must exist."""
+    """Prefetches: checks that the bytes exist, and changes nothing."""
     for part in _parts(group, size):
         with part:
             _global_units(part, of, write=False)

@@ -96,7 +96,7 @@ class AsyncCopies:
 
     @property
     def under_way(self) -> int:
-        """How many copies have not landed."""
+        """The number of pending copies."""
         return len(self._under_way)
 
     def land(self, number: int) -> None:
@@ -110,7 +110,7 @@ class AsyncCopies:
         self._land_due(lanes, lambda copy: chosen[copy.index] & (copy.serial < serial))
 
     def _land_due(self, lanes: Array, find: Callable[[_Copy], Array]) -> None:
-        """Lands what ``find`` says of the copies of ``lanes``, which ascend."""
+        """Lands the copies of ``lanes``, which ascend, that ``find`` selects."""
         first, last = int(lanes[0]), int(lanes[-1])
         left = []
         for copy in self._under_way:
@@ -148,7 +148,7 @@ class AsyncCopies:
         return source
 
     def _checked(self, group: Lanes[CopyingBatch], of: Address, offset: int, size: int, length: int) -> Any:
-        """Aligned to ``size``, with ``length`` bytes inside one allocation and written."""
+        """Checks a source: aligned to ``size``, with ``length`` written bytes inside one allocation."""
         space, origin = resolve(group, "generic", of, offset)
         if space != "global":
             raise LaneFault(

@@ -135,7 +135,7 @@ def reduce(
 def prefetch(
     group: Lanes[CopyingBatch], form: TensorForm, tensor_map: Place, coordinates: Numbers, offsets: Numbers
 ) -> None:
-    """Changes nothing; the map and the form are checked."""
+    """Prefetches: checks the map and the form, and changes nothing."""
     for _ in _parts(group, form, tensor_map, coordinates, offsets):
         pass
 
@@ -228,7 +228,7 @@ def _units(part: _Part, write: bool) -> tma.Units:
 
 
 def _check_start(part: _Part, wrong: Array, rule: str) -> None:
-    """Coordinates with which an H200 stops the kernel, or for which the manual has no meaning."""
+    """Raises a fault for coordinates at which an H200 stops the kernel or that the manual does not define."""
     if wrong.any():
         row = int(np.argmax(wrong))
         at = ", ".join(str(int(i)) for i in part.start[row])
@@ -246,7 +246,7 @@ def _shared_units(group: Lanes[CopyingBatch], tensor_map: TensorMap, first: Arra
 
 
 def _check_outside(group: Lanes[CopyingBatch], part: _Part, units: tma.Units, write: bool) -> bool:
-    """Faults where the box reaches beyond allocated memory. True where all of it is known to be written."""
+    """Raises a fault if the box reaches beyond allocated memory. Returns whether all of it is known to be written."""
     arena, base = group.batch.arena, part.tensor_map.address
     extent = units.extent()
     if extent is None:

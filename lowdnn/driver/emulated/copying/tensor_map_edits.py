@@ -94,7 +94,7 @@ def _at(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
 
 
 def _with_rank(old: TiledMap, rank: int) -> TiledMap:
-    """New dimensions have one element."""
+    """The map with another rank; new dimensions have one element."""
 
     def fitted(values: tuple[int, ...], count: int, filler: int) -> tuple[int, ...]:
         return (*values[:count], *(filler,) * (count - len(values)))

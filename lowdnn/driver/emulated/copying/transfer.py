@@ -22,7 +22,7 @@ from lowdnn.driver.emulated.memory.batch import MemoryBatch
 UNITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "w16"}
 
 
-#: Work goes on in pieces of about so many units, which stay in the host's caches.
+#: Units of a piece of work, small enough for the host's caches.
 _PIECE_UNITS = 4096
 
 
@@ -39,7 +39,7 @@ class Places:
 
     @property
     def count(self) -> int:
-        """n."""
+        """The number of units in a row."""
         return int(self.pattern.shape[-1])
 
     @property
@@ -97,13 +97,13 @@ class Transfer:
         )
 
     def pieces(self) -> Iterator[slice]:
-        """Rows to be worked on together."""
+        """Slices of rows that are processed together."""
         step = max(1, _PIECE_UNITS // max(self.shared.count, 1))
         for start in range(0, len(self.lanes), step):
             yield slice(start, start + step)
 
     def fetched(self, memory: Bytes, rows: slice) -> Array:
-        """The units outside of some rows, in ``memory``, with ``fill`` where there are none."""
+        """The content of the outside units of some rows, read from ``memory``; ``fill`` for units that do not exist."""
         view = memory.views[UNITS[self.unit]]
         places = self.outside.part(rows).units
         if self.inside is None:
@@ -169,7 +169,7 @@ def check_signal(batch: Storage, signal: Array, first: Array) -> None:
 
 
 def put(memory: Bytes, unit: int, places: Places, content: Array, inside: Array | None) -> None:
-    """Writes units, all or those ``inside``, and says that they are written. The last of rows that overlap wins."""
+    """Writes units, all or those ``inside``, and marks them as written. If rows overlap, the last one wins."""
     view, shadow = memory.views[UNITS[unit]], memory.shadows[unit]
     units = places.units
     if inside is None:
@@ -181,5 +181,5 @@ def put(memory: Bytes, unit: int, places: Places, content: Array, inside: Array 
 
 
 def forget(memory: Bytes, unit: int, places: Places) -> None:
-    """Says that units are not written: what lies there is about to be replaced."""
+    """Marks units as never written, since their content is about to be replaced."""
     places.fill(memory.shadows[unit], memory.shadows[unit].dtype.type(0))

@@ -40,7 +40,7 @@ from lowdnn.driver.emulated.parsing.ir import (
 
 SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8, "w16": 16}
 _CARRY = "%CC"
-#: The pseudo code under which a register's ``Address`` is kept.
+#: The pseudo value code of a register's ``Address``.
 _ADDRESS = "@"
 _UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 
@@ -157,7 +157,7 @@ class Emitter:
         return known
 
     def use_all(self, code: str, first: int = 1, count: int | None = None) -> list[str]:
-        """The operands from ``first`` on."""
+        """Expressions for the operands from ``first`` on."""
         operands = self.instruction.operands
         return [self.use(o, code) for o in operands[first : None if count is None else first + count]]
 
@@ -235,7 +235,7 @@ class Emitter:
         return name
 
     def temps(self, count: int, expression: str) -> list[str]:
-        """``count`` variables from a tuple."""
+        """``count`` local variables that hold the elements of a tuple expression."""
         names = [self._name() for _ in range(count)]
         self.do(f"{','.join(names)},={expression}")
         return names
@@ -273,7 +273,7 @@ class Emitter:
         return f"F_{key}({','.join(arguments)})"
 
     def carry(self) -> str:
-        """The carry flag that an instruction of this block has left."""
+        """The variable of the carry flag, which an earlier instruction of this block has set."""
         known = self.names.get(_CARRY)
         if known is None:
             raise self.refuse("reads the carry flag, but no instruction of its block writes it")
@@ -358,7 +358,7 @@ class Emitter:
                 self.do(f"R[{self._slot(name)}]={self._kept(name, self.flow.homes[name])}")
 
     def _kept(self, name: str, home: str) -> str:
-        """A register's value as it is put back."""
+        """The value of a register that is written back to the register file."""
         if name not in self.wgmma.accumulators or name in self.settled:
             return self._register(name, home)
         code, value = next(iter(self.names[name].items()))

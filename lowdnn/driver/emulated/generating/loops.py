@@ -1,4 +1,4 @@
-"""Loops that wait for other threads: which they are, and whether one can end although nobody stores anything."""
+"""Finds loops that wait for other threads, and whether such a loop can end although no thread stores."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ def find_waiting_loops(blocks: list[Block]) -> None:
 
 
 def _polls(instruction: Instruction) -> bool:
-    """Does it look whether a phase of an mbarrier is complete."""
+    """Whether the instruction tests a phase of an mbarrier."""
     return instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
 def _waits(instruction: Instruction) -> bool:
-    """May the value that this instruction reads be changed by other threads on purpose."""
+    """Whether the instruction reads a value by which threads may wait for each other: volatile, strong or atomic."""
     return instruction.opcode == "atom" or (
         instruction.opcode == "ld" and not _SPIN_LOADS.isdisjoint(instruction.modifiers)
     )
 
 
 def _find_varying(waiting: list[Block], blocks: list[Block]) -> None:
-    """A turn does what the last one did unless the loop carries a register that it writes, or reads a clock."""
+    """Sets ``varies``: an iteration repeats the last one unless the loop carries a register that it writes, or reads a
+    clock."""
     if not waiting:
         return
     before: list[list[int]] = [[] for _ in blocks]

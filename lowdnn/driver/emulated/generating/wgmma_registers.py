@@ -14,7 +14,7 @@ from lowdnn.driver.emulated.generating.flow import Block, Flow, registers_of
 from lowdnn.driver.emulated.generating.rows import Row
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Reg, Vec
 
-#: Opcodes whose results stay matrices until an instruction reads them.
+#: Opcodes whose results are kept as matrices until an instruction reads their registers.
 _HOLDERS = frozenset({"wgmma", "mma", "ldmatrix"})
 
 
@@ -66,7 +66,7 @@ def _copied(instruction: Instruction) -> tuple[str, str] | None:
 
 
 def _closure(names: set[str], copies: list[tuple[str, str]]) -> set[str]:
-    """The names, and all that copies (target, source) spread them to."""
+    """The names, and all names to which copies (target, source) propagate them."""
     targets: dict[str, list[str]] = {}
     for target, source in copies:
         targets.setdefault(source, []).append(target)

@@ -1,4 +1,4 @@
-"""atom and red. PTX ISA manual, "atom", "red". Lanes that meet at one address take their turns in lane order.
+"""atom and red. PTX ISA manual, "atom", "red". Lanes with the same address are applied in lane order.
 
 f32 sums flush subnormals in global memory and keep them in shared memory, as the manual says.
 """

@@ -12,7 +12,7 @@ _FEWEST_REGISTERS, _MOST_REGISTERS = 24, 256
 
 
 def _grid_dependency(e: Emitter, instruction: Instruction) -> None:
-    """Grids run one after the other; that they could run beside each other is for the race detector."""
+    """griddepcontrol: grids run one after the other, so only the race detector is informed that they might overlap."""
     m = e.modifiers()
     action = m.need("wait", "launch_dependents")
     m.done()

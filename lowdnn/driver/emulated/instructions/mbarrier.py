@@ -82,7 +82,7 @@ def _count_bytes(e: Emitter, m: Modifiers, instruction: Instruction, form: str) 
 
 
 def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
-    """test_wait and try_wait: both answer at once; loops around them wait. A time hint means nothing here."""
+    """test_wait and try_wait: both return at once, and loops around them wait. A time hint is ignored."""
     parity = m.flag("parity")
     acquires = _order(m, "acquire", "relaxed") != "relaxed"
     m.choice(*_OWN)

@@ -49,7 +49,7 @@ def scope_of(m: Modifiers) -> int:
 
 
 def drop_hints(m: Modifiers) -> bool:
-    """Takes everything that changes no value; True where a cache-policy operand follows."""
+    """Takes all modifiers that change no value. Returns whether a cache-policy operand follows."""
     m.left = [name for name in m.left if name not in _NO_EFFECT]
     return m.flag("L2::cache_hint")
 

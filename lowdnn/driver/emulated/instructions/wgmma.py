@@ -66,7 +66,7 @@ def _factor(e: Emitter, operand: Operand) -> str:
 
 
 def _note_use(e: Emitter, operand: Operand) -> None:
-    """Registers that must not be written until the product is complete."""
+    """Emits the note of the registers that must not be written until the product is complete."""
     key = tuple_key(registers_of(operand))
     e.do(f"{_GROUPS}.note_use(G,{key!r})")
     e.writable.discard(key)

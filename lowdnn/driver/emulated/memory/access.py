@@ -113,13 +113,13 @@ def atomic(
     view = memory.views[kind.code]
     before = view[place].tobytes()
     old = updates[space == "global"](view, place, *operands)
-    # An attempt that changes nothing, such as one to take another thread's lock, is no progress.
+    # An update that changes nothing, such as a failed attempt to take a lock, does not count as progress.
     group.batch.stores += view[place].tobytes() != before
     return old
 
 
 def _load_mixed(group: Lanes[MemoryBatch], address: Address, offset: int, kind: Kind) -> Any:
-    """Generic addresses into several spaces: one access for each."""
+    """Loads from generic addresses in several spaces, with one access for each space."""
     full: list[Any] = []
     for mask in split(address, offset):
         part = load(group.subset(mask), "generic", address.subset(mask), offset, kind)

@@ -193,7 +193,7 @@ def _resolve_shared(
 
 
 def split(address: Address, offset: int) -> list[Array]:
-    """Masks of the lanes of a mixed generic access by space."""
+    """For a generic access to several spaces, the masks of the lanes of each space."""
     addresses = address.signed(offset)
     shared = (addresses >= SHARED_WINDOW) & (addresses < SHARED_WINDOW + WINDOW_BYTES)
     local = (addresses >= LOCAL_WINDOW) & (addresses < LOCAL_WINDOW + WINDOW_BYTES)

@@ -35,8 +35,9 @@ _REMEMBERED = 1024
 _ALIGN = 256
 _GAP = 256
 _POISON = 0xA5
-#: A report names an allocation for an address at most so far from it, in bytes or in multiples of its size.
+#: Largest distance in bytes of an address from the allocation that a report names for it; larger ones reach farther.
 _NEAR_BYTES = 1 << 20
+#: That distance as a multiple of the allocation's size.
 _NEAR_SIZES = 16
 
 #: Value code -> NumPy type; ``w16`` is a 16-byte word that is moved as a whole.
@@ -60,7 +61,7 @@ WRITTEN = {size: np.frombuffer(b"\1" * size, dtype=DTYPES[code])[0] for size, co
 
 
 def all_written(shadow: Array) -> bool:
-    """Are all bytes written whose shadow, in words of 16 bytes, is given."""
+    """Whether all bytes of a shadow, given as words of 16 bytes, are written."""
     return shadow.size == 0 or bool(shadow.view(np.uint64).min() == WRITTEN[8])
 
 
@@ -109,7 +110,7 @@ class Arena(Bytes):
         super().__init__(data, shadow, "global memory")
         self.limit_bytes = limit_bytes
         self.live_bytes = 0
-        # New allocations are placed one behind the other in a gap between the known ones.
+        # New allocations follow each other in a gap between the known ones.
         self._next = self._extent = ARENA_BASE + _ALIGN
         self._gap_end = self._end = ARENA_BASE + range_bytes
         self._starts: list[int] = []
@@ -240,7 +241,7 @@ class Arena(Bytes):
             allocation.complete = False
 
     def written(self, address: int, size_bytes: int) -> bool:
-        """True when every byte has been written."""
+        """Whether every byte of a range has been written."""
         return bool(self.shadow[self._span(address, size_bytes)[1]].all())
 
     def _mark(self, allocation: Allocation, span: slice) -> None:
@@ -271,7 +272,8 @@ class Arena(Bytes):
         return (self.name, address) if near is None else (near.label, address - near.address)
 
     def inside(self, addresses: Array, size: int) -> tuple[Array, Array]:
-        """For each address: do [address, address + size) lie in one live allocation; may that be written."""
+        """For each address: (whether [address, address + size) lies in one live allocation, whether that is
+        writable)."""
         starts = np.array(self._starts, dtype=np.uint64)
         if starts.size == 0:
             return np.zeros(addresses.shape, dtype=np.bool_), np.zeros(addresses.shape, dtype=np.bool_)

@@ -9,7 +9,7 @@ from lowdnn.driver.emulated.memory.arena import Bytes
 
 
 class AccessWatcher(Protocol):
-    """Is told of each access to ``words`` units of ``1 << unit`` bytes at each lane's place."""
+    """Hooks for each access, to ``words`` units of ``1 << unit`` bytes at each lane's place."""
 
     def load(
         self, group: Lanes[object], space: str, places: Any, unit: int, words: int = ..., scope: int = ...
@@ -23,7 +23,7 @@ class AccessWatcher(Protocol):
 
 
 class MemoryBatch(Storage, Ctas, Protocol):
-    """The bounds of shared and local memory, and what an access is checked for and counted in."""
+    """The bounds of shared and local memory of a batch, and the checks and counts of its accesses."""
 
     shared_start: int
     shared_end: int

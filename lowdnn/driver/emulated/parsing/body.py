@@ -23,7 +23,7 @@ from lowdnn.driver.emulated.parsing.ir import (
 )
 from lowdnn.driver.emulated.parsing.tokens import Tokens, literal, negated
 
-#: Statements that say nothing about what a kernel computes.
+#: Statements that do not change what a kernel computes.
 IGNORED_STATEMENTS = frozenset({".pragma", ".alias"})
 _STATE_TARGETS = frozenset({"bra", "call", "brx"})
 
@@ -42,7 +42,7 @@ def _parts(name: str) -> tuple[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=1 << 15)
 def _register(name: str) -> Reg:
-    """Kernels name their registers alike."""
+    """The register of a name; cached, since all kernels use the same names."""
     return Reg(name)
 
 

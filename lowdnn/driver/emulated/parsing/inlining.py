@@ -33,7 +33,7 @@ def inlined(function: FunctionIR, module: ModuleIR) -> FunctionIR:
 
 
 class _Names:
-    """How names of one copied body are changed: given ones, else all with a suffix."""
+    """The renaming of one copied body: some names are given, and all others get a suffix."""
 
     def __init__(self, given: dict[str, str], suffix: str) -> None:
         self.given = given

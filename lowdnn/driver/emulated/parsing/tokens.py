@@ -27,7 +27,7 @@ class Tokens:
         self.tokens: list[str] = []
         self.token_lines: list[int] = []
         for number, line in enumerate(self.lines, 1):
-            # Half of the lines of a kernel may be places in its source, which say nothing about what it computes.
+            # Lines with source locations are skipped, since half of a kernel's lines may be such.
             if not line.startswith(_PLACE):
                 self._tokenise(line, number)
         self.tokens.append("")

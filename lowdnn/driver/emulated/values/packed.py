@@ -42,7 +42,7 @@ def high_half(packed: Lanes) -> Lanes:
 
 
 def selected(mask: Lanes, *operands: Lanes) -> tuple[Lanes, ...]:
-    """The operands of the lanes where ``mask`` is true, uniform ones spread."""
+    """The operands in the lanes where ``mask`` is true; uniform operands are broadcast."""
     return tuple(np.broadcast_to(operand, mask.shape)[mask] for operand in operands)
 
 

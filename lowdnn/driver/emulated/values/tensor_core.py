@@ -39,7 +39,7 @@ _SHAPES: dict[str, frozenset[tuple[int, int]]] = {
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """``mma``: fragments of D = A @ B + C, in steps: what several products share is taken apart once.
+    """``mma``: D = A @ B + C on fragments, in steps, so that fragments that several products share are unpacked once.
 
     A and B are uint32 registers (float64 for f64) as [warps, 32, registers]; C and D are one array over lanes for each
     register: float32, int32, float64 or, for f16, uint32 pairs.
@@ -63,13 +63,14 @@ class MatrixProduct:
         return _b_columns(registers).reshape(len(registers), _COLUMNS, -1)
 
     def left_rows(self, rows: Lanes) -> Lanes:
-        """Rows of A from the matrices of its registers, [warps, registers, 8] rows of 16 bytes."""
+        """A, packed as ``left`` has it, from the 8x8 matrices of its registers: [warps, registers, 8] rows of 16
+        bytes."""
         halves = self.rows // _GROUPS
         split = rows.reshape(rows.shape[0], rows.shape[1] // halves, halves, _GROUPS)
         return np.ascontiguousarray(split.transpose(0, 2, 3, 1)).view(np.uint32).reshape(len(rows), self.rows, -1)
 
     def right_rows(self, rows: Lanes) -> Lanes:
-        """Rows of B from the matrices of its registers."""
+        """B transposed, packed as ``right`` has it, from the 8x8 matrices of its registers."""
         return np.ascontiguousarray(rows.transpose(0, 2, 1)).view(np.uint32)
 
     @property
@@ -78,7 +79,7 @@ class MatrixProduct:
         return np.dtype({"f64": "f8", "f32": "f4", "s32": "i4"}.get(self.c, "u4"))
 
     def column_of(self, matrix: Lanes, register: int) -> Lanes:
-        """One register of D [warps, m, 8] that is not f16."""
+        """One register of D, over lanes, from the matrix D [warps, m, 8]; not for f16."""
         split = matrix.reshape(len(matrix), self.rows // _GROUPS, _GROUPS, _THREADS, 2)
         return split[:, register // 2, :, :, register % 2].reshape(-1)
 
@@ -186,7 +187,7 @@ def _nibbles(registers: Lanes, signed: bool) -> Lanes:
 
 
 def _elements(registers: Sequence[Lanes], element: str) -> list[Lanes]:
-    """C registers as one array for each element of the fragment."""
+    """One array over lanes for each element of the fragment of C."""
     if element != "f16":
         return list(registers)
     return [decode(half(register), "f16") for register in registers for half in (low_half, high_half)]

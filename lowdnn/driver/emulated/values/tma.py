@@ -112,7 +112,7 @@ def column_units(im2col: Im2colMap, start: Array, offsets: Array) -> Units:
 
 
 def off_the_box(im2col: Im2colMap, start: Array) -> Array:
-    """[L] bool: begins the column outside of the box of pixels, which stops the kernel on an H200."""
+    """[L] bool: whether the column begins outside of the box of pixels, at which an H200 stops the kernel."""
     off = np.zeros(len(start), dtype=np.bool_)
     for dimension in range(1, im2col.rank - 1):
         off |= start[:, dimension] < im2col.lower_corner[dimension - 1]

@@ -135,7 +135,7 @@ def _folded(combine: Callable[[Lanes, Lanes], Lanes], value: Lanes) -> Lanes:
 
 
 def _reduction(operation: str, dtype: np.dtype[Any]) -> tuple[Callable[..., Lanes], Lanes]:
-    """(combination of two, neutral element)."""
+    """(function that combines two values, neutral element)."""
     limits, zero = np.iinfo(dtype), dtype.type(0)
     table: dict[str, tuple[Callable[..., Lanes], Lanes]] = {
         "add": (np.add, zero),

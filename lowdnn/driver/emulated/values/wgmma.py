@@ -26,7 +26,7 @@ from lowdnn.status import NotSupportedError
 ROWS, WARPS = 64, 4
 #: Words of K in one product: 32 bytes.
 _WORDS = 8
-#: The type that moves them as one item.
+#: The NumPy type that moves these words as one item.
 _ROW = "V32"
 _DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 _FP8, _INT8 = ("e4m3", "e5m2"), ("s8", "u8")
@@ -82,7 +82,7 @@ class WarpgroupProduct:
         return _packed(units, self.transposed_b)
 
     def chains_with(self, other: WarpgroupProduct) -> bool:
-        """May products of the two forms be summed together."""
+        """Whether products of the two forms may be summed together."""
         return (self.columns, self.a, self.b, self.d, self.negate) == (
             other.columns,
             other.a,
@@ -172,7 +172,7 @@ def pattern_keys(descriptors: Array) -> Array:
 
 
 def first_byte(descriptors: Array) -> Array:
-    """The address that a descriptor's pattern counts from, as int64 bytes."""
+    """The address from which a descriptor's pattern counts, as int64 bytes."""
     start = (descriptors & np.uint64(0x3FFF)) << np.uint64(4)
     return (start & np.uint64(~(_PATTERN_BYTES - 1) & 0xFFFFFFFF)).astype(np.int64)
 
