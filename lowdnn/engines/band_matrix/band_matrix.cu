@@ -6,7 +6,7 @@
 // 0.
 // Block: THREADS threads on neighbouring groups; elements without a column in x are not read.
 // Shared memory: none.
-// Launch: THREADS threads, ceil(groups / THREADS) blocks; the coordinates of a group are its digits over `axes`.
+// Launch: THREADS threads, ceil(groups / THREADS) blocks; a group's number counts over `axes`.
 // Macros: X Y SLOPE RANK THREADS VECTOR Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
 
 #include "include/elements/transform.cuh"
@@ -21,7 +21,7 @@ struct Params {
   i64 x_strides[RANK];
   i64 y_strides[RANK];
   f64 pad;
-  Divider axes[RANK];  // groups along each axis; the first is not used
+  Divider axes[RANK];  // radices of a group's number; the first is not used
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {

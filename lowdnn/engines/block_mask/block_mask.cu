@@ -3,10 +3,10 @@
 // Layouts: any strides; the mask has a byte for 8 tiles of 128 keys. X_WIDTH and Y_WIDTH: elements of an access, 0
 // where
 // those of a row are not neighbours.
-// Block: THREADS threads on neighbouring groups of VECTOR keys, which lie in one tile; what is masked is not read.
-// Shared memory: none.
-// Launch: THREADS threads, ceil(groups / THREADS) blocks; the digits of a group over `axes` are batch, head, query,
-// group.
+// Block: THREADS threads, each with one of neighbouring groups of VECTOR keys, which lie in one tile; masked scores are
+// not read. Shared memory: none.
+// Launch: THREADS threads, ceil(groups / THREADS) blocks; a group's number counts over `axes`: batch, head, query,
+// group of keys.
 // Macros: X Y THREADS VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
 
 #include "include/exponential.cuh"

@@ -28,13 +28,13 @@ struct Params {
   i64 items;
   i64 extent;   // elements along the block axis
   i64 columns;  // elements of x along the column axis
-  i64 scale_columns;  // scales along the column axis, with those that pad tiles
+  i64 scale_columns;  // scales along the column axis, including the padding of tiles
   i64 scale_tiles;  // tiles in a row of tiles
   i64 x_step, y_step;
-  i64 x_strides[RANK];  // from block to block, and from column to column
+  i64 x_strides[RANK];  // strides from block to block along the block axis, from element to element along the others
   i64 y_strides[RANK];
   i64 scale_strides[RANK];
-  i64 limits[RANK];  // blocks, or elements of the other axes, that exist
+  i64 limits[RANK];  // number of blocks along the block axis, of elements along the others
   Divider axes[RANK];  // axes[0] is not used
 };
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ int clamped_count(i64 remaining, int most) {
   return remaining >= most ? most : remaining > 0 ? int(remaining) : 0;
 }
 
-// Address of a block's scale, or of the scale `next` columns further.
+// Address of a block's scale, or of the scale of the block `next` columns after it.
 __device__ __forceinline__ S* scale_at(const Params& p, const i64 (&coordinate)[RANK], int next) {
   i64 offset = COLUMNS ? next * p.scale_strides[COLUMN_AXIS] : 0;
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ __forceinline__ bool within_limits(const Params& p, const i64 (&coord
   return within;
 }
 
-// Divides by a scale; division by 0 gives 0.
+// Divides elements by a stored scale; division by 0 gives 0.
 template <class T> struct Divisor {
   f32 scale;
 
@@ -103,7 +103,7 @@ constexpr int TOGETHER = sizeof(X) == 2 && VECTOR > 1 ? 2 : 1;
 typedef MagnitudeOf<X, TOGETHER == 2> Magnitudes;
 typedef Magnitudes::Type Magnitude;
 
-// The greatest magnitude at each position of a vector; NaN is greater than all numbers.
+// The greatest magnitude so far at each position of a thread's vector; NaN counts as greater than all numbers.
 struct Greatest {
   static constexpr int COUNT = VECTOR / TOGETHER;
   Magnitude of[COUNT] = {};

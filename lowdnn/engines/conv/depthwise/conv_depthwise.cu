@@ -71,7 +71,7 @@ struct Place {
     image = digits[4];
   }
 
-  // Index of the thread among those of the same channels.
+  // Index of the thread among the threads with the same channels.
   __device__ __forceinline__ u32 slice(const Params& p) const {
     const u32 strips = p.threads.radices[COLUMNS_FIRST ? 0 : 1].divisor;
     const u32 segments = p.threads.radices[COLUMNS_FIRST ? 1 : 2].divisor;
@@ -105,8 +105,8 @@ __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f
 
 __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f32* to) {
   if (p.is_dense) {
-    // Loads all at once as many weights as a thread has of its own, whose registers are still free. A thread of one
-    // channel prefetches many rows, which need some of these registers.
+    // The batch is the number of a thread's own weights, whose registers are still free. With one channel it is at most
+    // 24, since rows that are read ahead need some of these registers.
     constexpr int OWN = SOURCES * PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
     constexpr int AT_A_TIME = CHANNELS > 1 || OWN < 24 ? OWN : 24;
     copy_weights<AT_A_TIME>(p, first_group, to, [](u32 number) { return number; });
@@ -227,7 +227,7 @@ template <int DEPTH> struct Sums {
     }
   }
 
-  // Goes to the next step: every row moves up, and a new one begins.
+  // Moves the sums of each row up by one, and begins a new row.
   __device__ __forceinline__ void advance() {
 #pragma unroll
     for (int i = DEPTH - 1; i >= 0; --i) {
@@ -308,7 +308,8 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
   const bool has_targets = thread < u32(p.thread_count) && i32(place.plane) < plane.count &&
                            i32(place.segment) * p.segment < row.count && i32(place.strip) * STRIP < column.count;
 
-  // Targets of the segment; target k is finished by step k + DEPTH - 1. Steps outside the source add nothing.
+  // The range of targets of the segment. Target k is complete after step k + DEPTH - 1. Steps outside the source add
+  // nothing.
   const i32 begin = place.segment * p.segment, end = min(begin + p.segment, row.count) + DEPTH - 1;
   const bool has_taps = plane.taps > 0 && row.taps > 0 && column.taps > 0;
   i32 step = max(begin, min(row.first_step, begin + DEPTH - 1));

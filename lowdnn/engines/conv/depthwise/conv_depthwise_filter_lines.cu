@@ -36,7 +36,7 @@ struct Params {
   i32 taps;  // taps of a filter
   i32 segment;
   Divider segments;  // segments of a row
-  Divider units;  // segments of all rows: threads with the same taps
+  Divider units;  // segments of all rows, which is the number of threads with the same taps
   i32 strips;  // strips of taps
   Digits<3> blocks;
   Digits<3> items;
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) KERNEL_NAME(const _
     __syncthreads();
   }
 
-  // Adds up the units of each tap and channel; the first `shift` of them are no taps.
+  // Adds the sums of all units for each tap and channel. The first `shift` sums of a lane belong to no tap.
   if (strip < u32(p.strips)) {
 #pragma unroll
     for (int o = 0; o < STRIP; ++o) x[number * SUMS_PITCH + o * LANES + lane] = sums[o];

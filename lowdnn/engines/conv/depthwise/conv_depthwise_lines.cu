@@ -21,7 +21,7 @@
 #include "depthwise_line_targets.cuh"
 
 constexpr int MAX_THREADS = 320;
-constexpr int MIN_BLOCKS = STRIP > 20 ? 2 : 3;  // blocks on a multiprocessor, as many as registers allow
+constexpr int MIN_BLOCKS = STRIP > 20 ? 2 : 3;  // blocks on a multiprocessor that registers allow
 
 struct Params {
   const X_TYPE* source;
@@ -30,12 +30,12 @@ struct Params {
   Lines lines;
   StagedRows<VECTOR, X_TYPE> staged;
   Divider strips;  // strips of a row
-  i32 weights_pitch;  // words from one channel's weights to the next
+  i32 weights_pitch;  // words from one channel's weights to the next channel's
   i32 weights_place, offsets_place;  // offsets in shared memory, in units of f32
   LineTargets line;
 };
 
-// Copies the weights of the block's channels for the taps phase, phase + step, ..., `taps` of them, from index `shift`
+// Copies `taps` weights of each of the block's channels, those of taps phase, phase + step, ..., to index `shift` and
 // on.
 __device__ __forceinline__ void copy_weights(const Params& p, const BlockTargets& block, i32 phase, i32 taps, i32 shift,
                                              f32* to) {

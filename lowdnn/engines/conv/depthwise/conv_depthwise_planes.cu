@@ -130,7 +130,7 @@ struct Sums {
     move(cursor, targets.next_plane);
   }
 
-  // Goes to the next plane: every sum moves up, and a new one begins.
+  // Moves the sums of each plane up by one, and begins a new plane.
   __device__ __forceinline__ void advance() {
 #pragma unroll
     for (int s = PLANE_TAPS - 1; s >= 0; --s) {
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 first_channel = i32(place[0]) * (LANES * CHANNELS), tile_column = place[1], tile_row = place[2];
   const i32 begin = i32(place[3]) * p.segment, end = min(begin + p.segment, p.target_extents[0]);
 
-  // The planes of the source for these targets; the first ones are in flight.
+  // The range of source planes for these targets; copies of the first ones are started.
   const i32 first_plane = p.first[0] + begin, end_plane = min(p.first[0] + end + PLANE_TAPS - 1, p.planes);
   const X_TYPE* const image = p.source + place[4] * p.image_stride;
   const i32 box_row = p.first[1] + tile_row * p.box_steps[0];

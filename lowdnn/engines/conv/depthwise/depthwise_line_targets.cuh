@@ -1,4 +1,4 @@
-// Targets of depthwise correlations of lines: which of them a block computes, and the epilogue over their sums.
+// The targets of depthwise correlations of lines that a block computes, and the epilogue of their sums.
 //
 // Macros: RUN, the neighbouring targets that the epilogue gets at a time (along the lanes, or along the line if LANES
 // is 1), and those of depthwise_lines.cuh. The functor's axes: n, c, two more spatial axes, the line.
@@ -8,7 +8,7 @@
 #include "depthwise_lines.cuh"
 #include "generated.cuh"
 
-// A block's part of the targets: those of one class, `targets` positions of a line from `first` on.
+// A block's part of the targets: one class, and `targets` positions of a line from `first` on.
 struct BlockTargets {
   const AxisClass& one;
   i32 first, first_channel, first_batch;

@@ -73,9 +73,9 @@ struct Slices {
 
 struct Params : Numbers, Either<SPLIT, Slices, ArgsOf<Functor>>::Type {};
 
-// One spatial axis of the block: pixel j is start + j * step in the output, and its tap t, which is first_tap + t *
-// tap_step in the filter, reads first + j * stride + t * dilation in the image. The fields fill whole 16-byte words,
-// since the compiler reads them in wide accesses.
+// One spatial axis of the block's class of pixels. Pixel j is at start + j * step in the output. Its tap t is tap
+// first_tap + t * tap_step of the filter and reads position first + j * stride + t * dilation of the image. The fields
+// fill whole 16-byte words, since the compiler reads them in wide accesses.
 struct alignas(16) Axis {
   i32 extent;  // pixels
   i32 start, step;
@@ -86,8 +86,8 @@ struct alignas(16) Axis {
 
 __device__ __forceinline__ i32 tap_step(const Params& p, int s) { return DIRECTION == DATA ? p.periods[s] : 1; }
 
-// In backward data, pixel i reads tap r if i + padding - r * dilation is a multiple of the stride. For the pixels of
-// one residue modulo the stride, these are the taps of one residue modulo the period; there may be none.
+// Returns the axis for the pixels of one residue modulo the stride. In backward data, pixel i reads tap r if i +
+// padding - r * dilation is a multiple of the stride, which selects the taps of one residue modulo the period, or none.
 __device__ __forceinline__ Axis axis_of(const Params& p, int s, i32 residue) {
   const i32 stride = p.strides[s];
   if (DIRECTION != DATA)
@@ -102,7 +102,7 @@ __device__ __forceinline__ Axis axis_of(const Params& p, int s, i32 residue) {
   return {extent, residue, stride, first, 1, taps, -p.dilations[s] / (stride / period), tap};
 }
 
-// A pixel of the block's class; it does not exist if its number only pads a run or a tile.
+// A pixel of the block's class. exists: false for numbers that pad a run or a tile.
 struct Pixel {
   i32 image;
   i32 position[SPATIAL];
@@ -144,7 +144,7 @@ struct Tap {
     exists = channel < p.group_channels && (CHANNELS_FASTEST ? number == 0 : position[LAST] < axes[LAST].taps);
   }
 
-  // Its index among the group's taps, without the padding of runs.
+  // The tap's index among the group's taps, without the padding of runs.
   __device__ __forceinline__ i64 index(const Params& p, const Axis* axes) const {
     i64 tap = 0;
     i64 taps = 1;

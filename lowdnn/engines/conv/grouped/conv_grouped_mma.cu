@@ -5,7 +5,7 @@
 #include "grouped_filters.cuh"
 #include "grouped_walk.cuh"
 
-// Adds the steps [first, end) of two chunks of k. rows: as in compute_tiles.
+// Adds the products of steps [first, end), each of two chunks of k. rows: as in compute_tiles.
 template <class Filters>
 __device__ __forceinline__ void add_steps(const u32 (&rows)[BLOCKS_M], const Filters& filters, int first, int end,
                                           Sums& sums) {

@@ -49,7 +49,7 @@ __device__ __forceinline__ void add_taps(u32 row, const SharedFilters& filters, 
   if (first == end) return;
   Fragments a[2];
   load(a[0], row + filters.offset(first));
-  // The fragments of a tap are loaded while the tensor cores multiply those of the tap before.
+  // The fragments of a tap are loaded while the tensor cores multiply those of the previous tap.
   const auto turn = [&](int tap, const Fragments& now, Fragments& next) {
     wgmma_fence();
 #pragma unroll

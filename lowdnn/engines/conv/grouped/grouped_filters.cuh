@@ -10,7 +10,8 @@
 
 typedef Mma<TYPE> Product;
 
-// Filters that are read from shared memory for every set, and the offsets in the box of the inputs that they multiply.
+// Filters that a warp reads from shared memory for each set of pixels, with the offsets in the box of the inputs that
+// they multiply.
 struct ReadFilters {
   static constexpr int UNROLL = 2;
   u32 filters;  // shared-memory address of the lane's row of the unit's first chunks
@@ -37,7 +38,7 @@ struct ReadFilters {
   __device__ __forceinline__ u32 offset(int step) const { return offsets[2 * step + threadIdx.x % WARP_SIZE / 16]; }
 };
 
-// Filters in their memory layout.
+// Filters in shared memory with the layout of w.
 struct WholeFilters {
   const Params& p;
   u32 filters;  // address of the lane's row of the unit's first chunks, at tap 0
@@ -61,7 +62,7 @@ struct WholeFilters {
   }
 };
 
-// Filters that stay in registers.
+// Filters that a warp keeps in registers from tile to tile.
 struct KeptFilters {
   static constexpr int UNROLL = DEPTH / 2;
   const Params& p;
@@ -89,7 +90,7 @@ struct KeptFilters {
   }
 };
 
-// The filters of a unit; waits until they have arrived.
+// Waits until the filters have arrived, and returns those of a unit.
 __device__ __forceinline__ auto filters_of(const Params& p, const Shared& shared, u32 unit) {
   if constexpr (WHOLE_FILTERS) {
     __syncthreads();  // the barrier is initialised

@@ -1,17 +1,18 @@
-// How the kernels of a grouped convolution, forward or backward in the data, walk over tiles:
+// The walk over tiles of the kernels of a grouped convolution, forward or backward in the data:
 //     out[n, g * OUT + k, a + i * out_step] = epilogue(sum over c, taps r of residue a of
 //         in[n, g * IN + c, i * in_step + offset(r)] * w(g, k, c, r))
 // in each spatial axis. Forward: in = x, out = y, out_step = 1 and in_step the stride. BACKWARD: in = dy, out = dx,
 // out_step the stride and in_step = 1; every tap belongs to the one residue of dx that it reaches.
 //
 // Layouts: in channels-last with any other strides, its channels whole 16-byte chunks; w [filters][taps][channels of a
-// group], dense; out anything. There are always three spatial axes, with extents of 1 in front.
+// group], dense; out has any layout. There are always three spatial axes, with extents of 1 in front.
 // Product: a pack is the fewest groups whose channels fill chunks of 16 bytes on the input side and blocks of 8 on the
-// output side. It is one block-diagonal product: m = 16 output pixels, n = 8 output channels, k = (taps, chunks).
-// Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
-// positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
-// of inputs of the block's next tile is copied. blockIdx.x = first tile * slabs + slab.
-// Shared memory: grouped_stages.cuh.
+// output side. Its groups are multiplied as one block-diagonal matrix: m = 16 output pixels, n = 8 output channels, k =
+// (taps, chunks).
+// Block: persistent; it computes a slab of UNITS units of UNIT_PACKS packs, whose filters it copies to shared memory
+// once, for every lanes-th tile of output positions (image, axes), in all residues. Each warp computes BLOCKS_M * 16
+// pixels of one unit at a time, while the box of inputs of the block's next tile is copied. blockIdx.x = first tile *
+// slabs + slab. Shared memory: grouped_stages.cuh.
 // Launch: THREADS threads, lanes * slabs blocks. It may be a dependent launch (dependent_launch.cuh).
 // Macros: as in grouped_stages.cuh and grouped_sums.cuh, and MIN_BLOCKS on a multiprocessor.
 
@@ -53,7 +54,7 @@ __device__ __forceinline__ void stage_first(const Params& p, const Shared& share
 
 // Computes the block's tiles. Work:
 //     TEAM_WARPS                               neighbouring warps that compute together
-//     Filters filters(p, shared, unit)         the filters of a unit; waits until they have arrived
+//     Filters filters(p, shared, unit)         loads the filters of a unit, once they have arrived
 //     void add(rows, filters, output, sums)    adds the products of a set of pixels with the filters of their class
 // rows: shared-memory addresses of the lane's rows of each block of 16 pixels.
 template <class Work> __device__ __forceinline__ void compute_tiles(const Params& p, u8* memory) {
@@ -62,7 +63,7 @@ template <class Work> __device__ __forceinline__ void compute_tiles(const Params
   const i32 first_tile = p.slabs.divide(blockIdx.x), slab = blockIdx.x - first_tile * p.slabs.divisor;
   stage_first(p, shared, first_tile, slab);
 
-  // This warp's unit, tile by tile and set by set.
+  // Computes this warp's unit, tile by tile and set of pixels by set.
   static_assert(WARPS % (UNITS * Work::TEAM_WARPS) == 0, "every warp has one unit");
   const u32 team = warp / Work::TEAM_WARPS, unit = team % UNITS, first_block = unit * BLOCKS_N;
   const i32 first_set = (team / UNITS * Work::TEAM_WARPS + warp % Work::TEAM_WARPS) * SET;
@@ -82,7 +83,7 @@ template <class Work> __device__ __forceinline__ void compute_tiles(const Params
       Sums sums = {};
       Work::add(rows, filters, output, sums);
       if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
-        if (__any_sync(~0u, may_have_nan(sums)))  // asks the whole warp, which stays together
+        if (__any_sync(~0u, may_have_nan(sums)))  // votes, so that the warp does not diverge
           replace_nans(p, shared, output, from.box, from.places + set + lane / 4, first_block, sums);
       }
       finish(p, sums, from.places + set + lane / 4, slab, first_block);

@@ -1,5 +1,5 @@
-// Sums over a group's own elements, for outputs that are NaNs: a zero of the block diagonal, or of a null tap, times an
-// infinity or a NaN gives a NaN that the convolution does not have.
+// Recomputes outputs that are NaN from their own group's elements. In the block-diagonal product a zero of another
+// group, or of a null tap, times an infinity or a NaN gives a NaN that the convolution does not have.
 
 #pragma once
 
@@ -37,7 +37,8 @@ __device__ __forceinline__ void put(Sums& sums, int number, Accumulator sum) {
 __device__ __forceinline__ f32 operand_value(f32 x) { return __uint_as_float(Mma<f32>::operand(__float_as_uint(x))); }
 template <class T> __device__ __forceinline__ f32 operand_value(T x) { return widen(x); }
 
-// The sum of one output over its own group's elements. place: bytes from the box's start to the pixel.
+// Returns the sum of one output over its own group's elements. place: bytes from the box's start to the output's first
+// input.
 __device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass& output, u32 place, u32 block,
                        u32 column) {
   const u32 pack = block / OUT_BLOCKS;
@@ -60,8 +61,8 @@ __device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass&
   return sum;
 }
 
-// Replaces the lane's NaNs by own sums. places: those from its first pixel on. first_block: the first block of its
-// unit.
+// Replaces the lane's sums that are NaN by own sums. places: the Places of its pixels, from the first one on.
+// first_block: the first block of output channels of its unit.
 __device__ __forceinline__ void replace_nans(const Params& p, const Shared& shared, const OutputClass& output,
                                              const u8* box, const Place* places, u32 first_block, Sums& sums) {
   constexpr int PIXEL_SUMS = 4 * BLOCKS_N;  // sums of 16 pixels

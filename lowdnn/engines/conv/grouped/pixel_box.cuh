@@ -3,10 +3,10 @@
 //
 // Positions have an image and BOX_AXES spatial axes. Tile (t0, t1, ...) has the box that begins at t * pace + origin in
 // every axis. In shared memory positions are contiguous, and ldmatrix has no bank conflicts on neighbouring positions.
-// A position is a line of 128 bytes, or half of one, with chunk i at i ^ line % chunks, since copies would write lines
-// at a padded pitch in two pieces; six chunks take the space of eight. Positions of other sizes have an odd number of
-// chunks. For a reader of every second position of a row, boxes lie IN_HALVES: first even columns, then odd ones, of
-// all rows in swizzled boxes and of each row in others. So it reads neighbours, too.
+// A position of 4, 6 or 8 chunks takes a line of 128 bytes, or half of one, and is swizzled: chunk i lies at i ^ line %
+// chunks. At a padded pitch, copies would write each line in two pieces. Positions of other sizes are padded to an odd
+// number of chunks. IN_HALVES, for a reader of every second position of a row: the even columns come first, then the
+// odd ones (over all rows if swizzled, otherwise in each row), so that it reads neighbours, too.
 
 #pragma once
 
@@ -20,16 +20,16 @@ struct BoxGeometry {
   i64 image_stride, strides[BOX_AXES];  // elements
   i32 images, extents[BOX_AXES];  // extents of the tensor
   i32 channels;  // channels of the tensor, in whole chunks
-  i32 image_pace, pace[BOX_AXES];  // from tile to tile
+  i32 image_pace, pace[BOX_AXES];  // positions from one tile's box to the next tile's, along each axis
   i32 origin[BOX_AXES];  // origin of the box of tile 0
   Divider box[1 + BOX_AXES];  // extents (image, axes)
   i32 rows;  // rows of the box: all extents but the last
   i32 places;  // places of the box in shared memory
-  i32 row_places, half_places;  // places from row to row, from the even to the odd columns
+  i32 row_places, half_places;  // places from one row to the next; places from the even columns to the odd ones
 };
 
-// CHUNKS: chunks of 16 bytes of channels at every position.  BLOCK_THREADS: threads of the block. Boxes of whole lines
-// begin at a line.
+// CHUNKS: chunks (16 bytes) of channels at each position. BLOCK_THREADS: threads of the block. A swizzled box begins at
+// a line of 128 bytes.
 template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct PixelBox {
   static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // elements of a chunk
   static constexpr bool IS_SWIZZLED = CHUNKS == 4 || CHUNKS == 6 || CHUNKS == 8;
@@ -43,7 +43,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
   static constexpr bool IS_EVEN = !IN_HALVES || POSITIONS % 2 == 0;  // a lane's copies are in one half of a row
   static_assert(POSITIONS > 0, "a warp copies whole positions");
 
-  // The swizzled address of a chunk.
+  // The address of a chunk after the swizzle.
   static __device__ __forceinline__ u32 swizzled(u32 address) {
     return IS_SWIZZLED ? address ^ (address >> 3 & (SPAN - 1) * BOX_CHUNK_BYTES) : address;
   }

@@ -168,7 +168,7 @@ __device__ __forceinline__ void put(const Params& p, const Accumulator (&sums)[R
   }
 }
 
-// Multiplies a tile by the filters in shared memory, and writes its outputs to shared memory.
+// Multiplies a warp's tile by the filters, and writes the outputs to the warp's area of shared memory.
 __device__ __forceinline__ void multiply(const Params& p, const Inputs& in, const u8* memory, i32 tile, i32 rows,
                                          u32 lane, u32 outputs) {
 #pragma unroll 1

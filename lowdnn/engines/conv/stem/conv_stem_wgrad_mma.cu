@@ -30,7 +30,7 @@ constexpr int WARPS = THREADS / int(WARP_SIZE), TEAMS = WARPS / (WARPS_M * WARPS
 constexpr int RUN = 16;                                  // outputs of one class
 constexpr int RUNS = TILE_H * TILE_W / (RUN * CLASSES);  // runs of a tile
 constexpr int TEAM_FILTERS = WARPS_M * BLOCKS_M * 16;
-constexpr int DY_PITCH = TEAM_FILTERS * SIZE + 16;  // bytes: no bank conflicts between eight neighbouring places
+constexpr int DY_PITCH = TEAM_FILTERS * SIZE + 16;  // bytes; padded, so that eight neighbouring places lie in different banks
 constexpr int STAGE_BYTES = BOX_BYTES + TILE_H * TILE_W * DY_PITCH;
 constexpr int COLUMNS = TAP_ROWS * ROW_TAPS;
 static_assert(TILE_W % (RUN * CLASSES) == 0, "runs are in one row");
@@ -101,7 +101,8 @@ struct Sums {
     }
   }
 
-  // Adds the sums of one class to a team's. first_filter, first_word: those of the warp's blocks.
+  // Adds a warp's sums of one class to its team's sums in shared memory. first_filter, first_word: the first ones of
+  // the warp's blocks.
   __device__ __forceinline__ void put(f32* sums, u32 of_class, u32 first_filter, u32 first_word) const {
     const u32 lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
@@ -122,7 +123,7 @@ struct Sums {
   }
 };
 
-// Index of a column in a row of the slice.
+// Index in a row of the slice of column (tap, channel); FLIPPED: taps in reverse order.
 __device__ __forceinline__ u32 place_of(u32 column) {
   const u32 row = column / ROW_TAPS, element = column % ROW_TAPS;
   return FLIPPED ? (TAP_ROWS - 1 - row) * ROW_TAPS + (TAPS_2 - 1 - element / CHANNELS) * CHANNELS + element % CHANNELS

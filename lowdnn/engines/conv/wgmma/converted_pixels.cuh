@@ -1,10 +1,11 @@
-// Pixels through a functor, in place in shared memory: windows of im2col_operand.cuh and boxes of pixel_walk.cuh.
+// Applies a functor to pixels in place in shared memory: to the windows of im2col_operand.cuh and the boxes of
+// pixel_walk.cuh.
 //
 // If several taps or rows of a tile read the same pixels, converting them in place takes a fraction of the arithmetic
 // of converting each row in registers. The warpgroups of a team share the work: each thread converts 8 channels of some
-// of the pixels, while the tensor cores multiply the stage before.
-// The functor (codegen) is over (groups, images, channels of a group); its other operands are the same for all images.
-// Rows outside the image keep the zeros of the copies.
+// of the pixels, while the tensor cores multiply the previous stage. The functor (codegen) is over (groups, images,
+// channels of a group); its other operands are the same for all images. Rows outside the image keep the zeros of the
+// copies.
 
 #pragma once
 
@@ -26,8 +27,8 @@ template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   __device__ __forceinline__ explicit RowConversion(const ConvertedInput<Functor>& input)
       : input(input), first_row(threadIdx.x % THREADS / CHUNKS), chunk(threadIdx.x % CHUNKS) {}
 
-  // Converts the rows at `place`, of `rows` rows those with `exists(row)`; their channels begin at `channel` of
-  // `group`.
+  // Converts those of the `rows` rows at shared-memory address `place` for which exists(row) is true; their first
+  // channel is `channel` of `group`.
   template <class Exists>
   __device__ __forceinline__ void convert(u32 place, u32 rows, u32 group, i32 channel, const Exists& exists) const {
     const i32 column = channel + i32(chunk * CHUNK);
@@ -59,7 +60,8 @@ template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   }
 };
 
-// A window of PIXELS pixels of a class. IS_PADDED: whether taps read outside the image.
+// Converts windows of PIXELS pixels of a class. IS_PADDED: whether taps read outside the image, at pixels that must
+// stay 0.
 template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool ENDS_EARLY> struct ConvertedWindow {
   const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
   const PixelClass<AXES>& pixels;
@@ -83,7 +85,8 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
   }
 
  private:
-  // Whether the first tap of a run reads inside the image; the other taps read the same pixels for others.
+  // Whether a pixel's first tap of the run reads inside the image. The run's other taps read pixels that other pixels'
+  // first taps read.
   __device__ __forceinline__ bool is_inside(u32 pixel) const {
     i32 position[AXES];
     pixels.locate(pixel, position);
@@ -96,7 +99,7 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
   }
 };
 
-// BOXES boxes of PIXELS positions of a walk, each at the offset of its filter tap.
+// Converts BOXES boxes of PIXELS positions of a walk, each at the offset of its filter tap.
 template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS_EARLY> struct ConvertedBoxes {
   const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
   const PixelWalk<AXES>* walk;  // not read without axes
@@ -120,7 +123,7 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
   __device__ __forceinline__ void convert(u32 place, u32 barrier) {
 #pragma unroll
     for (int i = 0; i < BOXES; ++i) {
-      if (box[i].channel < 0) continue;  // past the last column
+      if (box[i].channel < 0) continue;  // a box past the last column, or of an empty tap, stays 0
       const auto exists = [&](u32 row) { return is_inside(position + row, box[i].offset); };
       rows.convert(place + i * PIXELS * WALK_ROW_BYTES, PIXELS, group, box[i].channel - first_channel, exists);
     }

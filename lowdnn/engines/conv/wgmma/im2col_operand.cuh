@@ -105,7 +105,7 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
     map = maps + pixels->map;
     walk.begin(*pixels, work.first_block);
     first_channel = work.batch * group_channels;
-    image = pixels->locate((IS_A ? work.row : work.column) + share.part * OWN, base);  // zeros past the last image
+    image = pixels->locate((IS_A ? work.row : work.column) + share.part * OWN, base);  // past the last image: zeros
   }
 
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {

@@ -2,10 +2,10 @@
 // the pixels, while the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
 //
 // A passes through registers. B is transposed in shared memory: the warps of a team share that work, while the tensor
-// cores multiply the stage before. A k block is 32 pixels. Any order of them will do if A and B have the same: step i
-// of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels at distance two are in different
-// banks, as the swizzle moves the 16-byte chunks of their rows. An odd step has the pixels next to those of the even
-// step, as the next tap of a filter has.
+// cores multiply the previous stage. A k block is 32 pixels, in any order that A and B share: step i of the
+// multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels at distance two are in different banks, as
+// the swizzle moves the 16-byte chunks of their rows. An odd step has the pixels next to those of the even step, as the
+// next tap of a filter has.
 //
 // The stages of B:
 //     void transpose<WARPS>(u32 stage, u32 warp)     the part of the work of one of a team's WARPS warps
@@ -31,7 +31,7 @@ template <class From, class To> __device__ __forceinline__ void turn_words(const
   store_shared_16(to(3), words[0].w, words[1].w, words[2].w, words[3].w);
 }
 
-// COLUMNS columns with separate pixels, transposed in place in blocks of 32 by 32.
+// A stage of COLUMNS columns that do not share windows of pixels, transposed in place in blocks of 32 by 32.
 template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, false> {
   static constexpr int TAPS = 1;
 
@@ -47,7 +47,7 @@ template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, fal
   static constexpr u64 offset(int, int step) { return OperandStage<f32, COLUMNS, false>::offset(0, step); }
 
  private:
-  // A lane transposes squares of 4 pixels and 4 channels; the squares of a round swap places among themselves. Eight
+  // A lane transposes squares of 4 pixels by 4 channels; the squares of one round exchange their positions. Eight
   // neighbouring lanes read from, and write to, all banks.
   static __device__ __forceinline__ void transpose_block(u32 block) {
     const u32 lane = threadIdx.x % WARP_SIZE, pixels = lane % 8;
@@ -63,9 +63,9 @@ template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, fal
   }
 };
 
-// 64 channels of TAPS_ neighbouring taps of a filter, which read a window of PIXELS pixels, each tap DISTANCE pixels
-// after the tap before it. After the window come its pixels transposed: for each 16 positions four groups of eight,
-// which begin at the first, second, third and fourth pixel, so that each tap finds its own.
+// A stage of 64 channels of TAPS_ neighbouring filter taps, which read one window of PIXELS pixels; each tap reads
+// DISTANCE pixels after the previous one. The transposed pixels follow the window: for each 16 positions four groups of
+// eight, which begin at the first, second, third and fourth pixel, so that the pixels of each tap are contiguous.
 template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   static constexpr bool MN_MAJOR = false;
   static constexpr int TAPS = TAPS_, CHANNELS = 64, HALF_BYTES = PIXELS * STAGE_ROW_BYTES;
