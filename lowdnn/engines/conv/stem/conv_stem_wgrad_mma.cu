@@ -30,7 +30,7 @@ constexpr int WARPS = THREADS / int(WARP_SIZE), TEAMS = WARPS / (WARPS_M * WARPS
 constexpr int RUN = 16;                                  // outputs of one class
 constexpr int RUNS = TILE_H * TILE_W / (RUN * CLASSES);  // runs of a tile
 constexpr int TEAM_FILTERS = WARPS_M * BLOCKS_M * 16;
-constexpr int DY_PITCH = TEAM_FILTERS * SIZE + 16;  // bytes; padded, so that eight neighbouring places lie in different banks
+constexpr int DY_PITCH = TEAM_FILTERS * SIZE + 16;  // bytes; eight neighbouring places lie in different banks
 constexpr int STAGE_BYTES = BOX_BYTES + TILE_H * TILE_W * DY_PITCH;
 constexpr int COLUMNS = TAP_ROWS * ROW_TAPS;
 static_assert(TILE_W % (RUN * CLASSES) == 0, "runs are in one row");
