@@ -22,11 +22,12 @@ from lowdnn.engines.gemm.epilogue_reductions import NO_REDUCTIONS, EpilogueReduc
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 
-#: Images from which on walking along them may be faster (measured).
+#: Fewest images for which a walk along the images may be faster (measured).
 _LEAST_IMAGES = 16
-#: Most positions of the responses of such images (measured).
+#: Most positions of a response for which a walk along the images may be faster (measured).
 _MOST_POSITIONS = 28 * 28
-#: A walk along images is taken if its estimate is below this share of the other's, as two models estimate them.
+#: A walk along images is chosen if its estimate is less than this share of the other kernel's; the two models differ in
+#: their errors.
 _WALK_SHARE = 0.85
 
 Gradient = FilterGradient | PlaneFilterGradient | LineFilterGradient

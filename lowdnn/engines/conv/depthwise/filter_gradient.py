@@ -54,7 +54,7 @@ _MAX_REGISTERS = 170
 _OTHER_REGISTERS = 65
 #: Most multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1536
-#: Tiles whose variants the search tries.
+#: Number of tiles whose variants the search tries.
 _VARIED = 5
 
 
@@ -437,7 +437,8 @@ def slice_count(gradient: FilterGradient, tile: FilterTile) -> int:
 
 
 def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:
-    """Candidates: for useful channels and strips, the tile with the longest segments that give each slot an item."""
+    """Candidate tiles: for each useful number of channels and strip, the longest segments that still give each slot an
+    item."""
     for channels in (c for c in CHANNELS if c <= gradient.most_channels):
         for strip in gradient.axes[2].useful_strips(STRIPS):
             tile = FilterTile(channels, strip, 1, 1, 1)
@@ -457,7 +458,7 @@ def _variants(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> Ite
 
 
 def _filling(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec, fewer: int = 0) -> FilterTile:
-    """The tile with shares for all the blocks that fit, or with ``fewer`` fewer on each multiprocessor."""
+    """The tile with as many shares as blocks fit the device, or ``fewer`` fewer on each multiprocessor."""
     blocks = max(1, _resident(gradient, tile, arch) - fewer) * arch.sm_count
     return FilterTile(tile.channels, tile.strip, tile.segment, 1, _shares(gradient, tile, blocks))
 
@@ -473,7 +474,7 @@ def _reading_ahead(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -
 
 
 def _shares(gradient: FilterGradient, tile: FilterTile, blocks: int) -> int:
-    """Shares with which at most ``blocks`` blocks take all items, in rounds as even as possible."""
+    """The number of shares for which at most ``blocks`` blocks process all items in rounds of equal length."""
     most = max(1, blocks // gradient.share_blocks(tile.channels))
     items, slots = gradient.item_count(tile), gradient.slots(tile.channels)
     rounds = ceil_div(items, most * slots)

@@ -38,11 +38,11 @@ _MAX_VECTOR = 8
 
 #: Blocks on each multiprocessor that the search tries.
 _WANTED_BLOCKS = (1, 2, 3, 4)
-#: Instructions to combine a sum at a block's end.
+#: Instructions of a thread to combine one sum at a block's end.
 _SUM = 40
 #: Instructions for each unit's part of the sum.
 _PART = 6
-#: Measured times as a multiple of estimated ones.
+#: Measured time as a multiple of the estimate.
 _SLOWER = 1.7
 #: Registers of a thread in addition to its sums and its window.
 _OTHER_REGISTERS = 32
@@ -162,7 +162,7 @@ class LineFilterGradient:
         return x, Staged.of(tile.positions, 0, tile.lanes, dy_vector)
 
     def places(self, tile: FilterLinesTile) -> tuple[int, int, int]:
-        """Offsets in shared memory of dy and of the rows' offsets, and the end, in words."""
+        """Offsets in shared memory of dy's rows and of the rows' offsets, and the size of shared memory; in words."""
         x, dy = self.staged(tile)
         dy_place = tile.rows * x.pitch
         sums = tile.units * self.strips(tile) * (tile.strip * tile.lanes if tile.lanes > 1 else tile.strip + 1)
@@ -204,7 +204,7 @@ class LineFilterGradient:
         )
 
     def tiles(self) -> Iterator[FilterLinesTile]:
-        """Candidates with one share: even parts of a line, with as many rows as a block has room for."""
+        """Candidate tiles with one share: a line is cut into even parts, and a block has as many rows as fit."""
         for lanes in self.lines.lanes(self.image):
             for strip in (s for s in STRIPS if s < 2 * self.taps or s == STRIPS[0]):
                 for segment in (s for s in SEGMENTS if s < 2 * self.axis.count or s == SEGMENTS[0]):
@@ -215,7 +215,7 @@ class LineFilterGradient:
                         yield from (t for t in self._with_rows(replace(one, segments=whole), room) if self.fits(t))
 
     def sharing(self, tile: FilterLinesTile, arch: ArchSpec) -> Iterator[FilterLinesTile]:
-        """The tile with shares for each wanted number of blocks."""
+        """The tile with the numbers of shares that give ``_WANTED_BLOCKS`` blocks on each multiprocessor."""
         most = min(prod(self.items(tile)), SHARES[-1])
         counts = {wanted * arch.sm_count // prod(self.digits(tile)) for wanted in _WANTED_BLOCKS}
         yield from (replace(tile, shares=min(max(count, 1), most)) for count in sorted(counts))

@@ -138,7 +138,8 @@ class Staged:
 
     @classmethod
     def of(cls, tile: int, halo: int, lanes: int, vector: int) -> Staged:
-        """Rows of ``tile`` samples and ``halo`` more; their pitch gives the bank offset that ``tile`` words have."""
+        """Rows of ``tile`` samples plus a halo of ``halo``. The pitch from row to row has the same bank offset as
+        ``tile`` words."""
         if lanes > 1:
             samples = tile + halo
             return cls(samples, lanes, vector, samples * lanes)
@@ -156,7 +157,7 @@ class Staged:
 
 
 def lanes_reason(lanes: int, channels: int) -> str | None:
-    """The reason why a block cannot have both ``lanes`` lanes and ``channels`` rows of channels, or None."""
+    """Why a block cannot have ``lanes`` lanes together with ``channels`` rows of channels, or None."""
     if lanes > 1 and channels > 1:
         return f"knob_choices: expected one row of channels with {lanes} lanes, got {channels}"
     return None

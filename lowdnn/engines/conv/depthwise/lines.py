@@ -33,7 +33,7 @@ STRIPS = (4, 12, 20, 28)
 UNITS = tuple(range(1, MAX_THREADS + 1))
 
 
-#: Measured times as a multiple of estimated ones.
+#: Measured time as a multiple of the estimate.
 _SLOWER = 1.3
 #: That multiple with lanes of 16-bit elements.
 _SLOWER_LANES = 1.6

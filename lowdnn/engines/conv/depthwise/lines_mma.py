@@ -56,7 +56,7 @@ _TILE_STEP = 5
 _TILE_SUMS = 32
 #: Instructions of a copy.
 _COPY = 20
-#: Measured times as a multiple of estimated ones.
+#: Measured time as a multiple of the estimate.
 _SLOWER = 1.1
 #: That multiple with lanes, whose samples are transposed.
 _SLOWER_LANES = 1.75

@@ -47,7 +47,7 @@ _WANTED_THREADS = (128, 192, 256, 384)
 _SHAPES = 4
 #: Most parts of an axis that the search tries.
 _MOST_PARTS = 10
-#: Words of a vector copy.
+#: Words of a vector copy of 16 bytes.
 _VECTOR_WORDS = 4
 #: Warps of a block below which it is slower than its instructions suggest (measured).
 _LEAST_WARPS = 3
@@ -188,7 +188,7 @@ class BlockWork:
         )
 
     def is_worth_a_look(self, arch: ArchSpec) -> bool:
-        """Whether it fits, with enough warps on a multiprocessor."""
+        """Whether the block fits, and enough warps are resident on a multiprocessor."""
         return self.fits and self.resident(arch) * self.threads >= _LEAST_RESIDENT_WARPS * WARP_SIZE
 
     def crowds(self, arch: ArchSpec) -> bool:
@@ -345,7 +345,7 @@ def _thread_instructions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape:
 
 
 def _excess(axis: WindowAxis, targets: int) -> float:
-    """Targets that threads of ``targets`` each cover, as a multiple of those that exist."""
+    """Targets that threads with ``targets`` each cover, divided by the targets that exist."""
     return ceil_div(axis.targets, targets) * targets / axis.targets
 
 

@@ -47,7 +47,7 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 #: Choices of the number of blocks that share the planes of targets.
 PARTS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 
-#: Blocks on a multiprocessor from which on planes are not shared.
+#: Blocks on each multiprocessor from which on blocks do not divide the planes further.
 _ENOUGH_BLOCKS = 3
 
 

@@ -39,7 +39,7 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 #: Registers that ptxas gives a thread in addition to its sums, weights and windows.
 _OTHER_REGISTERS = 30
-#: Blocks on a multiprocessor from which on segments are not cut.
+#: Blocks on each multiprocessor from which on segments are not cut further.
 _ENOUGH_BLOCKS = 6
 
 

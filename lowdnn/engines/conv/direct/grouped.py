@@ -31,7 +31,7 @@ _MAX_UNROLLED_TAPS = 7
 #: Largest stride of such a row.
 _MAX_UNROLLED_STEP = 2
 
-#: Instructions of a multiply-add with its share of loads, addresses and conversions; measured on an H200.
+#: Instructions for each multiply-add, with its share of loads, addresses and conversions; measured on an H200.
 _ISSUED = 4
 
 

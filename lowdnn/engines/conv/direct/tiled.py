@@ -83,8 +83,8 @@ def best_map_tile(geometry: DirectGeometry, arch: ArchSpec) -> int:
 
 
 def least_waste(operation: ConvolutionBackwardData | ConvolutionBackwardFilter) -> float:
-    """The least work of any launch, as a multiple of the operation's: full tiles of maps, and fetching the image for
-    each.
+    """A lower bound of a launch's work, as a multiple of the operation's: with full tiles of maps, and the image
+    fetched for each of them.
     """
     if operation.is_over_nothing:
         return 1.0
@@ -273,7 +273,7 @@ def _tile(geometry: DirectGeometry, maps: int) -> SimtTile:
 
 
 def _place_cost(geometry: DirectGeometry, maps: int) -> float:
-    """Multiply-adds that take as long as one place and depth of a tile: its products, and fetching its element."""
+    """Cost, in multiply-adds, of one place at one depth of a tile: its products, and the fetch of its element."""
     return maps / _tile(geometry, maps).efficiency + _FETCH_COST
 
 

@@ -23,7 +23,7 @@ AXES = 3
 
 @dataclass(frozen=True)
 class Tap:
-    """offset: offset of the input that it reads.  index: its index in the filter."""
+    """A tap of a residue. offset: offset of the input that it reads. index: its index in the filter."""
 
     offset: int
     index: int

@@ -43,7 +43,7 @@ _MOST_STAGES = 4
 
 #: Pixels that a phase of ldmatrix reads, without bank conflicts if they are contiguous.
 _PHASE_PIXELS = 8
-#: Lines of 128 bytes in a warp's fragments of 16 x 16 values.
+#: Lines of 128 bytes of shared memory that a warp's fragments of 16 x 16 values take.
 _FRAGMENT_LINES = 4
 
 

@@ -31,7 +31,7 @@ _MAP_TYPES = {1: TensorMapDataType.UINT8, 2: TensorMapDataType.UINT16, 4: Tensor
 #: Swizzles of positions by their bytes.
 _SWIZZLES = {LINE_BYTES // 2: TensorMapSwizzle.BYTES_64, LINE_BYTES: TensorMapSwizzle.BYTES_128}
 
-#: A number, or an array of them.
+#: An integer, or a NumPy array of integers.
 Count = Any
 
 
@@ -170,7 +170,7 @@ def places(rows: Count, columns: Count, step: int, pitch_bytes: int) -> Count:
 
 
 def _halves(step: int) -> int:
-    """The halves of a box that is read at every ``step``-th column."""
+    """Number of halves of a box that is read at every ``step``-th column: 2 for even steps."""
     return 2 if step % 2 == 0 else 1
 
 

@@ -37,7 +37,7 @@ BLOCK_N = 8
 
 #: Warps that compute together by wgmma.
 _TEAM_WARPS = 4
-#: Fewest blocks of outputs for which they are faster on an H200.
+#: Fewest blocks of outputs for which wgmma is faster on an H200.
 _MIN_TEAM_BLOCKS = 6
 #: Warps of a block.
 _WARPS = _THREADS // WARP_SIZE
@@ -76,13 +76,13 @@ class Costs:
     turn_clocks: int
     #: Clocks of a warp's set of pixels.
     set_clocks: int
-    #: Time of the warps of one lone small block, as a multiple.
+    #: Factor of the time of a small block that is alone on a multiprocessor, whose few warps hide less latency.
     few_warps_slowness: float
 
 
 @dataclass(frozen=True)
 class BoxCosts:
-    """Costs of the way in which boxes of inputs reach a multiprocessor."""
+    """Costs of copying boxes of inputs, by one of the two ways: threads or tensor maps."""
 
     bytes_per_clock: int
     #: Clocks from the start of a tile's copies to its products, for a lone block.
@@ -99,7 +99,7 @@ _COSTS: Final = Costs(
     set_clocks=12,
     few_warps_slowness=1.35,
 )
-#: Lines of 128 bytes in a warp's fragments of 16 x 16 values.
+#: Lines of 128 bytes of shared memory that a warp's fragments of 16 x 16 values take.
 _FRAGMENT_LINES: Final = 4
 #: Lines of 128 bytes of the filters that wgmma seems to read for a product, fitted on an H200.
 _WARPGROUP_FILTER_LINES: Final = 0.53
@@ -285,13 +285,14 @@ class Slab:
         return np.where(resident > 1, few, np.minimum(few * _COSTS.few_warps_slowness, lone)) * set_clocks
 
     def is_for_all_warps(self, sets: int) -> bool:
-        """Whether a lone block on a multiprocessor is faster with all its warps, some of which may lack sets."""
+        """Whether a block that is alone on a multiprocessor is faster with the larger number of threads, though some
+        warps may have no sets."""
         is_faster = self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _COSTS.few_warps_slowness
         return self.blocks_per_sm > 1 and bool(is_faster)
 
     def _turns(self, sets: Count, warps: int) -> Count:
-        """Sets that a multiprocessor's warps have time for, with ``sets`` sets of each residue and waits for the
-        slowest warp.
+        """Sets that ``warps`` warps of a multiprocessor could compute in the time of a tile with ``sets`` sets of each
+        residue, in which all wait for the slowest warp.
         """
         each = warps // self.units
         return -(-self.classes * sets // each) * each * self.units

@@ -171,7 +171,7 @@ class _Problem:
 
     @cached_property
     def largest(self) -> _Part:
-        """The part for which tiles are chosen."""
+        """The part with the most multiply-adds, for which the tiles of all parts are chosen."""
         return max(self.parts, key=lambda part: part.geometry.product.m * part.geometry.product.n * part.geometry.depth)
 
     @property

@@ -52,7 +52,7 @@ def exchanged(tensor: Tensor) -> Tensor:
 
 
 def tensors_of(dag: PointwiseDag) -> Iterator[Tensor]:
-    """The tensors of the DAG, some of them several times."""
+    """The tensors that the DAG reads and writes; a tensor may occur several times."""
     if dag.anchor is not None:
         yield dag.anchor
     for op in dag.operations:

@@ -75,7 +75,7 @@ class Costs:
     #: Seconds for each thread's next 16 bytes of the filter, element by element; the first 16 bytes load while the
     #: first tiles do. Fitted to filters of 4 to 42 KiB.
     filter_round_s: float
-    #: Share that is added of the time of the last tiles' outputs, during which no inputs are loaded.
+    #: Share of the time to write the last tiles' outputs that is added, since no inputs are loaded meanwhile.
     last_outputs_share: float
     #: Time of the epilogue's plain loads, which a warp waits for, as a multiple of a copy of as many bytes.
     plain_loads_slowness: float

@@ -61,7 +61,7 @@ _SUM_BYTES = 4
 _MOST_SHARED_SUMS = 80
 #: Most accumulators of a thread.
 _MOST_SUMS = 128
-#: The lone slowness is that of arithmetic if registers would allow another block.
+#: lone_slowness applies to the arithmetic if registers would allow another block.
 _COSTS: Final = TileCosts(
     products=ProductCosts(product_clocks=2.6, read_clocks=2.2),
     tile_clocks=1000,

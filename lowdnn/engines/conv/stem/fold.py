@@ -58,7 +58,7 @@ _SMALL_SHARE = 1 / 4
 
 
 class AxisFold(Enum):
-    """The part of a spatial axis that becomes channels."""
+    """The part of a spatial axis that is written into channels: its strides, its taps, or nothing."""
 
     NOTHING = auto()
     STRIDE = auto()

@@ -48,7 +48,7 @@ class TileCosts:
     tile_clocks: int
     #: Bytes per clock that are copied into shared memory.
     copied_bytes_per_clock: int
-    #: Time of a block that is alone on a multiprocessor, as a multiple.
+    #: Factor of the time of a block that is alone on a multiprocessor.
     lone_slowness: float
 
 

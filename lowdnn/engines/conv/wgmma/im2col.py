@@ -29,7 +29,7 @@ _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 
 @dataclass(frozen=True)
 class AxisClass:
-    """One axis of a class: its pixels, and the taps that they read.
+    """One axis of a class of pixels, and the taps that these read along it.
 
     extent: pixels; pixel o is output pixel ``o * step + origin``.  stride, lower: pixel o is at image position ``o *
     stride + lower``.  taps: number of taps; tap t reads ``first_offset + t * offset_step`` positions further on and is

@@ -14,14 +14,14 @@ from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions
 from lowdnn.engines.gemm.wgmma_output import reductions_go_by_map
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 
-#: The model's error: windows must look better by this factor.
+#: The model's error: the estimate with windows must be shorter by this factor.
 _WINDOW_MARGIN = 1.06
 #: The model's error for many pixels on a multiprocessor and a resident filter: it does not model that without one all
 #: blocks read the same cache lines for each tile.
 _RESIDENT_MARGIN = 0.95
-#: Pixels on a multiprocessor that are many.
+#: Pixels for each multiprocessor from which on they count as many.
 _MANY_PIXELS = 1024
-#: The model's error: split edges must look better by this factor.
+#: The model's error: the estimate with split edges must be shorter by this factor.
 _EDGE_MARGIN = 1.02
 #: Most columns of the output for which transposed tiles are tried.
 _MAX_TRANSPOSED_COLUMNS = 64

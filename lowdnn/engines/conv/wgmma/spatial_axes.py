@@ -84,7 +84,7 @@ def _convolution(graph: OperationGraph) -> ConvolutionOperation | None:
 
 
 def _is_plain(operation: ConvolutionOperation, axis: int) -> bool:
-    """Whether each pixel reads only itself along the axis."""
+    """Whether each output reads only the pixel at its own position along the axis (one tap, no stride, no padding)."""
     geometry, place = operation.convolution, axis - _FIRST
     padding = geometry.pre_paddings[place] + geometry.post_paddings[place]
     return (operation.filter.dims[axis], geometry.strides[place], padding) == (1, 1, 0)

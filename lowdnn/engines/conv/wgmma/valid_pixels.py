@@ -74,7 +74,7 @@ def valid_outputs(place: int, stride: int, outputs: int, pixels: int) -> range:
 
 
 def _valid(convolution: Convolution, axis: int, tap: int, outputs: int, pixels: int) -> tuple[int, int, int]:
-    """(number of valid outputs, the first one, its pixel) along one axis."""
+    """(number of valid outputs, first valid output, pixel that it reads) along one axis."""
     stride, place = convolution.strides[axis], tap * convolution.dilations[axis] - convolution.pre_paddings[axis]
     valid = valid_outputs(place, stride, outputs, pixels)
     return (len(valid), valid.start, valid.start * stride + place) if valid else (0, 0, 0)

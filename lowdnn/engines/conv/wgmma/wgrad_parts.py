@@ -14,11 +14,11 @@ _TAP_SPLITS = (1, 2, 3, 4, 6, 8)
 _LONGEST_TAP_SPLITS = (1, 2, 4, 8)
 #: Fewest blocks of k in a part.
 _LEAST_BLOCKS = 4
-#: Most times that parts of k fill the device.
+#: Most rounds in which the parts of k fill the device.
 _MOST_ROUNDS = 4
-#: Most times that parts of k fill the device without a margin.
+#: Most rounds that need no margin.
 _FEW_ROUNDS = 2
-#: The model's error: parts that fill the device more often must look better by this factor.
+#: The model's error: an estimate with more parts than _FEW_ROUNDS rounds must be shorter by this factor.
 _ROUNDS_MARGIN = 1.1
 
 
@@ -29,7 +29,8 @@ def bound_seconds(timed: TimedTile, extents: Extents) -> float:
 
 
 def splittings(timed: TimedTile, extents: Extents) -> Iterator[tuple[tuple[int, ...], float]]:
-    """One part, and as many as fill the device a few times; each with the factor by which it must look better."""
+    """Candidate numbers of parts: one, and those that fill the device in a few rounds; each with the factor by which
+    its estimate must be shorter."""
     if len(extents.k_blocks) > 1:
         most = max(max(extents.k_blocks) // _LEAST_BLOCKS, 1)
         yield from ((spread(timed, extents, parts), 1.0) for parts in _LONGEST_TAP_SPLITS if parts <= most)
