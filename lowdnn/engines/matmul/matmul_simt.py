@@ -7,7 +7,7 @@ that is the compute type. One kernel (``matmul_simt.cu``) serves them all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -21,6 +21,7 @@ from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.shared_batches import match_matmul
+from lowdnn.engines.model.clock import ALL_EXPOSED, work_s
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType
@@ -76,7 +77,7 @@ class MatmulSimt(ProblemEngine["_Problem"]):
         if 0 in problem.c_dims:
             return PlanParts()
         functor = problem.functor()
-        return PlanParts([(problem.kernel(tile, functor), problem.launch(tile, functor))])
+        return PlanParts([(problem.kernel(tile, functor), problem.launch(tile, functor, arch))])
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain products of packed fp32 and fp64 matrices at the common tiles."""
@@ -188,7 +189,7 @@ class _Problem:
             generated=functor.text,
         )
 
-    def launch(self, tile: SimtTile, functor: Functor) -> Launch:
+    def launch(self, tile: SimtTile, functor: Functor, arch: ArchSpec) -> Launch:
         row_tiles, column_tiles = self.grid(tile)
         blocks = self.block_count(tile)
         axes = (*range(len(self.c_dims) - 2), self.row_axis, self.column_axis)
@@ -204,12 +205,19 @@ class _Problem:
             )
         )
         read = (self.rows, self.columns, *self.epilogue.loads)
+        steps = ceil_div(self.depth, tile.depth)
         work = Work(
-            flops=2 * blocks * tile.rows * tile.columns * ceil_div(self.depth, tile.depth) * tile.depth,
+            flops=2 * blocks * tile.rows * tile.columns * steps * tile.depth,
             bytes=bytes_of(read) + bytes_of(self.epilogue.stores),
             unit=fma_unit(self.accumulator),
         )
-        return Launch(0, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=work)
+        return Launch(0, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=_in_steps(work, steps, arch))
+
+
+def _in_steps(work: Work, steps: int, arch: ArchSpec) -> Work:
+    """``work`` of blocks that go along k in ``steps`` steps, all but the last of which wait for the next operands."""
+    waiting_s = (steps - 1) * arch.timings.load_latency_s
+    return replace(work, busy_s=waiting_s) if waiting_s > work_s(work, arch, ALL_EXPOSED) else work
 
 
 def _knobs(problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:

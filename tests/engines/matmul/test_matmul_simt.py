@@ -159,6 +159,14 @@ def test_work_counts_tile_tails_and_each_byte_once() -> None:
     assert launch.grid == (4, 1, 1)
 
 
+def test_few_blocks_wait_at_each_step_along_k() -> None:
+    """Steps of 16 of k wait for the next operands; where there is more to do, other blocks fill the time."""
+    graphs = (matmul_graph((), 25, 256, 256), matmul_graph((), 4096, 4096, 256))
+    few, many = (ENGINE.plan(graph, SM_90A, {}).launches[0].work.busy_s for graph in graphs)
+    assert few == pytest.approx(15 * SM_90A.timings.load_latency_s)
+    assert many == 0.0
+
+
 def test_new_extents_are_the_same_kernel() -> None:
     plans = [ENGINE.plan(matmul_graph((2,), m, 36, k), SM_90A, tile(32, 32)) for m, k in ((33, 20), (48, 64))]
     assert plans[0].kernels == plans[1].kernels
