@@ -46,7 +46,8 @@ def _table(found: KernelSet) -> Iterable[str]:
     last = found.steps[-1]
     yield (
         f"{shapes} shape{'' if shapes == 1 else 's'}: the best plans need {found.needed} kernels; "
-        f"{taken} make them {last.mean:.2f} times as slow as predicted for these, {last.worst:.2f} at worst"
+        f"{taken} make {shapes - found.waiting} of them {last.mean:.2f} times as slow as predicted for these, "
+        f"{last.worst:.2f} at worst"
     )
     yield f"{'kernels':>7} {'mean':>6} {'worst':>6} {'waiting':>8}  added"
     for step in found.steps:
