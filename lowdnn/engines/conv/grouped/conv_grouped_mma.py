@@ -21,7 +21,7 @@ from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
-from lowdnn.engines.conv.grouped.geometry import SLOWNESS, GroupedGeometry, pack_of
+from lowdnn.engines.conv.grouped.geometry import SLOWNESS, GroupedGeometry, pack_of, width_problem
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.limits import reduced
@@ -126,15 +126,18 @@ class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
         refused = tiles.refuse_types(operands, ("convolution.compute_type", operation.convolution.compute_type))
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-        problem = _problem_of(operation, matched.epilogue)
-        refused = problem.refuse_shape()
-        return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE) if refused else problem
+        found = _problem_of(operation, matched.epilogue)
+        refused = found if isinstance(found, str) else found.refuse_shape()
+        if isinstance(found, str) or refused:
+            return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+        return found
 
 
-def _problem_of(operation: ConvolutionOperation, epilogue: PointwiseDag) -> _Problem:
+def _problem_of(operation: ConvolutionOperation, epilogue: PointwiseDag) -> _Problem | str:
+    """The problem, or why its groups are too wide."""
     if isinstance(operation, ConvolutionBackwardFilter):
         return FilterGeometry.of(operation, epilogue)
-    return GroupedGeometry.of(operation, epilogue)
+    return width_problem(operation) or GroupedGeometry.of(operation, epilogue)
 
 
 def _plain_graph(channels: int, is_backward: bool) -> OperationGraph:

@@ -97,6 +97,18 @@ def pack_of(operation: ConvolutionOperation) -> Pack:
     return Pack(inputs, outputs, CHUNK_BYTES // source.element_bytes, operation.groups)
 
 
+def width_problem(operation: ConvolutionOperation) -> str:
+    """Why the groups of a convolution forward or backward in the data are too wide for the kernel, or an empty string.
+
+    Most dense convolutions have such groups: nothing else is worked out for them.
+    """
+    pack = pack_of(operation)
+    widest = pack.groups * max(pack.inputs, pack.outputs)
+    if widest <= _MAX_PACK:
+        return ""
+    return f"filter.dims: expected at most {_MAX_PACK} channels on either side of a block of groups, got {widest}"
+
+
 @dataclass(frozen=True)
 class GroupedGeometry:
     """A grouped convolution, forward or backward in the data.
@@ -192,11 +204,8 @@ class GroupedGeometry:
 
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
-        pack = self.pack
-        widest = pack.groups * max(pack.inputs, pack.outputs)
         row_bytes = self.run * self.source.element_bytes
         limits = (
-            ("filter.dims: expected at most {} channels on either side of a block of groups", widest, _MAX_PACK),
             ("filter.dims: expected at most {} taps", self.slab.taps, _MAX_TAPS),
             ("convolution.strides: expected at most {} residues", len(self.classes), _MAX_CLASSES),
             ("image.dims: expected at most {} positions", self._positions(self.operation.image), MAX_INDEX),
