@@ -35,7 +35,7 @@ class _Recorded:
     """The operations of a graph, and a count for each of its plans."""
 
     operations: tuple[Operation, ...]
-    counts: list[ExecuteCount] = field(default_factory=list)
+    counts: set[ExecuteCount] = field(default_factory=set)
 
 
 class CaseRecorder:
@@ -52,10 +52,7 @@ class CaseRecorder:
         if graph.key not in self._recorded and len(self._recorded) == MAX_CASES:
             self._is_full = True
             return
-        counts = self._recorded.setdefault(graph.key, _Recorded(graph.operations)).counts
-        executes = loaded.count_executes()
-        if executes not in counts:
-            counts.append(executes)
+        self._recorded.setdefault(graph.key, _Recorded(graph.operations)).counts.add(loaded.count_executes())
 
     def write(self) -> None:
         """Adds the counts to the file. A file that cannot be written gives a RecordingWarning."""
