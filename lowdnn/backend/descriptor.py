@@ -205,7 +205,8 @@ class Descriptor:
             self._inert[slot.name] = _inert_value(slot.where, slot.inert, elements[0])
 
     def _read(self, slot: Slot, pointee: AttributeName, addresses: tuple[int, ...]) -> tuple[ReadAddress, ...]:
-        """The addresses with the numbers that lie there, of the types of the tensors at ``pointee``, set before."""
+        """Reads the numbers at host addresses, and returns both. The data types are those of the tensors of attribute
+        ``pointee``, which was set before."""
         tensors = self._draft.get(pointee, ())
         if len(tensors) != len(addresses):
             expected = f"as many as {pointee.name} has, which is set first: {len(tensors)}"
@@ -216,7 +217,8 @@ class Descriptor:
         )
 
     def _known(self, name: AttributeName) -> Slot:
-        """The slot of an attribute, given as a member or by its number; raises BadParamError where there is none."""
+        """The slot of an attribute, which is given as an enum member or by its number; raises BadParamError for another
+        attribute."""
         slot = self._slots.get(name) if type(name) is AttributeName or is_enum_number(name) else None
         if slot is not None:
             return slot

@@ -174,7 +174,8 @@ class EngineChoice:
         )
 
     def check_limits(self, plan: Plan) -> None:
-        """Raises for a plan that needs what was switched off, or more shared memory than was allowed."""
+        """Raises NotSupportedError for a plan that needs a feature that was switched off, SharedMemoryInsufficientError
+        for one that needs more shared memory than was allowed."""
         shared_bytes = shared_memory_of(plan)
         if self.shared_memory_limit and shared_bytes > self.shared_memory_limit:
             raise SharedMemoryInsufficientError.at(
@@ -201,7 +202,8 @@ class EngineChoice:
 
     @read_only(AttributeName.ENGINE_NUMERICAL_NOTE, AttributeType.NUMERICAL_NOTE)
     def numerical_notes(self) -> tuple[NumericalNote, ...]:
-        """The notes that cuDNN has: programs read them into arrays with room for no others."""
+        """The engine's numerical notes that cuDNN defines, too; programs read them into arrays with room for no
+        others."""
         return tuple(note for note in self.engine.numerical_notes if note < OWN_NUMBERS)
 
     @read_only(AttributeName.ENGINE_BEHAVIOR_NOTE, AttributeType.BEHAVIOR_NOTE)
@@ -258,7 +260,7 @@ class EngineConfig:
 
     @read_only(AttributeName.ENGINECFG_KNOB_CHOICES, AttributeType.BACKEND_DESCRIPTOR)
     def chosen(self) -> tuple[KnobChoice, ...]:
-        """The choices that were set; where none were, those of the plan, with which an ENGINECFG is the same again."""
+        """The choices that were set; if none were, those of the plan, from which an equal ENGINECFG can be made."""
         return self.knob_choices or tuple(KnobChoice(*choice) for choice in self.candidate.plan.choices)
 
     @read_only(AttributeName.ENGINECFG_WORKSPACE_SIZE, AttributeType.INT64)
@@ -329,7 +331,8 @@ class EngineHeuristics:
         )
 
     def _candidates(self) -> tuple[Candidate, ...]:
-        """The ranking's, behind the plan that runs in place of the first one by the handle's compile policy."""
+        """The ranked candidates, preceded by the plan that runs instead of the first one under the handle's compile
+        policy."""
         candidates, handle = self.ranking.candidates, self.description.handle
         if not candidates or handle is None or not handle.is_open or self.device_properties or self.shared_memory_limit:
             return candidates

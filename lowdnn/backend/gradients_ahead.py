@@ -26,7 +26,7 @@ def begin_gradients(handle: Handle, forward: Candidate) -> None:
 
 
 def gradients_of(graph: OperationGraph) -> tuple[OperationGraph, ...]:
-    """The gradients in image and filter, each with tensors as those of a graph that is one convolution; else none."""
+    """The graphs of the gradients for the image and for the filter, if ``graph`` is one convolution; otherwise none."""
     (operation, *others) = graph.operations
     if others or not isinstance(operation, ConvolutionForward):
         return ()

@@ -23,7 +23,7 @@ from lowdnn.schema import attribute
 from lowdnn.status import BadParamError, DescriptorTypeError, GraphPatternError, LowdnnError
 
 _MANY = 2**31 - 1
-#: A graph of a mode has one of the mode's operations; a mode that is not listed takes any graph.
+#: The operation types of which a graph with this mode must have one; a mode that is not listed accepts any graph.
 _ANCHORS: Mapping[OperationGraphMode, tuple[DescriptorType, ...]] = {
     OperationGraphMode.CONV_FORWARD: (DescriptorType.OPERATION_CONVOLUTION_FORWARD,),
     OperationGraphMode.CONV_BWD_DATA: (DescriptorType.OPERATION_CONVOLUTION_BACKWARD_DATA,),

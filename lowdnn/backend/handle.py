@@ -142,7 +142,7 @@ class Handle(ProcessBound):
             self.stream = self._borrowed_stream.handle
 
     def borrowed_stream(self) -> Stream:
-        """The stream as an object of the runtime."""
+        """The handle's stream as an object of the runtime, which does not own it."""
         self.check_open("stream")
         return self._borrowed_stream
 
@@ -216,7 +216,8 @@ class Handle(ProcessBound):
 
     @contextmanager
     def entered(self, call: str) -> Iterator[None]:
-        """The frame of a call on the handle: it must be open, one thread at a time, and failures are remembered."""
+        """A context in which every call on the handle runs: it checks that the handle is open and used by one thread at
+        a time, and remembers the error."""
         self.check_open(call)
         outer = self._user
         me = threading.get_ident()
@@ -296,7 +297,7 @@ def _tuning(config: Config) -> TuningOptions | None:
 
 
 def _arch_from(driver: Driver, device: int, ask: Callable[[DeviceAttribute], int]) -> ArchSpec:
-    """The facts of a device, whose attributes ``ask`` tells. An emulated one is the product that its facts are of."""
+    """The facts of a device whose attributes ``ask`` returns. An emulated device has the product name of its facts."""
     major, minor = (
         ask(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR),
         ask(DeviceAttribute.COMPUTE_CAPABILITY_MINOR),

@@ -1,4 +1,4 @@
-"""Attributes without an effect: they are set, checked and read back, and no operation has them.
+"""Attributes without an effect: they can be set and read, and are checked, but no operation uses them.
 
 cudnn-frontend sets POINTWISE_NAN_PROPAGATION on every ReLU.
 """

@@ -23,7 +23,7 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class ReadOnlyAttribute:
-    """``method`` names the method whose result (a tuple of elements, or text for CHAR) is the attribute.
+    """method: the name of the method whose result (a tuple of elements, or text for CHAR) is the attribute's value.
 
     asked: where the attribute is a question about descriptors that a get is given, their type; the method answers for
     one of them, and the elements are those with the answer yes.  set_error: the error that a set raises.

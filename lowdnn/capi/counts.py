@@ -26,7 +26,7 @@ class CallCounts:
     def by_name(self) -> dict[str, int]:
         """The calls of each function that was called, in the order of names."""
         with self._reading:
-            # A reading takes a ticket of each function, which is no call.
+            # Each reading advances every counter by one, which is subtracted.
             calls = {name: next(tickets) - self._readings for name, tickets in sorted(self._tickets.items())}
             self._readings += 1
         for name, count in self._elsewhere().items():

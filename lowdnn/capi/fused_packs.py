@@ -1,4 +1,5 @@
-"""Packs of parameters of fused operations: constants, which a plan is made from, and those of each execution."""
+"""Parameter packs of fused operations: one of constants, from which a plan is made, and one of variants, for each
+execution."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Binding:
 
 
 def _callbacks(state: State) -> dict[str, Any]:
-    """A C function pointer for each name that does not answer by itself."""
+    """A C function pointer for each function that Python answers, not a stub of the library."""
     texts: dict[str, Callable[..., Any]] = {
         "cudnnGetErrorString": error_strings(state),
         "cudnnGetLastErrorString": last_error_string(state),

@@ -1,4 +1,4 @@
-"""cudnnSetCallback: a C function that is told of calls and of what failed.
+"""cudnnSetCallback: a C function that receives messages about calls and errors.
 
 Source: cudnn_graph.h of cuDNN 9, cudnnDebug_t and the masks of severities.
 """

@@ -57,7 +57,7 @@ class Packs:
             _NUMBER.pack_into(found, pool.IS_USED, is_used)
 
     def content(self, pointer: Address) -> Content | None:
-        """The content of the pack behind ``pointer``, while a library keeps it."""
+        """The content of the pack behind ``pointer`` if a library's pool holds it, otherwise None."""
         if pointer is None or pointer < _POOL_BIT:
             return None
         found, offset = self._place(pointer)
@@ -74,7 +74,7 @@ class Packs:
         )
 
     def taken(self, pointer: int) -> Descriptor | None:
-        """A descriptor for the pack behind ``pointer``, which the library keeps no longer."""
+        """Takes the pack behind ``pointer`` out of its pool, and returns a descriptor of it."""
         content, (found, offset) = self.content(pointer), self._place(pointer)
         if content is None:
             return None
@@ -103,7 +103,7 @@ class Packs:
         return dict(zip(pool.FUNCTIONS, map(sum, zip(*calls, strict=True)), strict=False))
 
     def _place(self, pointer: int) -> tuple[Any, int]:
-        """The pool that a pointer names, None where there is none, and the offset of its pack, which may have ended."""
+        """(pool of a pointer, or None; offset of its pack in the pool). The pack may have been destroyed."""
         number = (pointer & ~_POOL_BIT) >> _POOL_SHIFT
         found = self._pools[number] if number < len(self._pools) else None
         return found, _offset(pointer & pool.PACKS - 1)

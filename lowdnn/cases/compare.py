@@ -58,8 +58,8 @@ _WORST_FIRST = (
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
-#: Change of a product of normal factors when one of them rounds to its other neighbour: a unit in the last place of
-#: four standard deviations, times four standard deviations.
+#: Change, in units of the type's epsilon, of a product of two normal factors when one of them is rounded to its other
+#: neighbour: both factors are at most four standard deviations.
 _OTHER_NEIGHBOUR = 16.0
 #: Relative error of fp8 sums in tensor cores, which cut off terms this far below an instruction's greatest one.
 _FAST_FP8_EPSILON = 2.0**-13
@@ -175,7 +175,7 @@ def _of_largest(graph: OperationGraph) -> dict[int, Tolerance]:
 
 
 def _of_one_rounding(graph: OperationGraph) -> float:
-    """The greatest share of a value that one rounding inside an operation may change: to the coarsest type of its
+    """The greatest relative change of a value by one rounding inside an operation: to the coarsest type of its
     operands, since an output may have a finer one, or to TF32."""
     rounding = [op for op in graph.operations if isinstance(op, RoundsInside)]
     facts = (dtypes.info(tensor.data_type) for op in rounding for tensor in inputs_of(op).values())
@@ -238,7 +238,8 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
 
 
 def _of_rounded_operands(graph: OperationGraph) -> float:
-    """The change by operations before a contraction: fused steps may round a value next to a tie otherwise."""
+    """The tolerance for operations before a contraction: a value next to a tie may be rounded the other way in a fused
+    kernel."""
     produced = {
         tensor.data_type
         for op in graph.operations

@@ -198,7 +198,7 @@ class Driver(Protocol):
     #: DLPack's device type of this driver's memory: 2 (kDLCUDA), or 12 (kDLExtDev) where only the driver can read it.
     dlpack_device_type: int
 
-    #: Whether ``module_load_data`` takes machine code of the device's architecture beside PTX.
+    #: Whether ``module_load_data`` accepts machine code of the device's architecture in addition to PTX.
     takes_machine_code: bool
 
     # -- device ---------------------------------------------------------------------------------------------
@@ -330,8 +330,8 @@ class Driver(Protocol):
         block."""
 
     def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
-        """Blocks of the largest cluster that the device runs with blocks as ``config`` has them (which must be a launch
-        that it takes); what the kernel's own directives allow plays no part."""
+        """Blocks of the largest cluster that the device can run with blocks of ``config``, which must be a valid
+        launch. The kernel's own cluster directives are ignored."""
 
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         """A callable that launches ``function`` into the stream that it is given.

@@ -151,7 +151,8 @@ class _Transforms(NamedTuple):
 
 
 class _Fold(NamedTuple):
-    """The padding of each spatial dimension: taps and responses behind the last one, images on both sides."""
+    """Padding of each spatial dimension for folding: after the last tap and the last response, and on both sides of the
+    image."""
 
     taps: tuple[int, ...]
     responses: tuple[int, ...]

@@ -304,7 +304,8 @@ def _numbered(direction: Direction, candidates: Sequence[Candidate]) -> list[tup
 def _timed(
     state: State, handle: Handle, problem: Problem, where: str, workspace: tuple[Address, int] | None
 ) -> list[bytes]:
-    """Each candidate's time, fastest first; then those that do not run, with their statuses."""
+    """Runs each candidate, and returns their times, fastest first; then the candidates that failed, with their
+    statuses."""
     builder = problem.built(where)
     planned = state.graphs.planned(handle, builder, problem.mode)
     timed, failed = [], []
@@ -312,7 +313,7 @@ def _timed(
         handle.begin(candidate.plan)
     for place, candidate in _numbered(problem.direction, planned.candidates):
         try:
-            # The first run compiles and loads.
+            # The first run compiles and loads the kernels, so it is not timed.
             state.graphs.run(handle, builder, where, workspace, place, problem.mode)
             milliseconds = _milliseconds(state, handle, problem, builder, where, workspace, place)
         except LowdnnError as error:
@@ -338,7 +339,7 @@ def _milliseconds(
 def _row(
     problem: Problem, place: int, candidate: Candidate, milliseconds: float = -1.0, status: Status = Status.SUCCESS
 ) -> bytes:
-    """One structure of results; a time of -1 says that nothing was measured.
+    """One element of the array of results; a time of -1 means that it was not measured.
 
     The math type is one with which the algorithm's number stands for the same candidate.
     """

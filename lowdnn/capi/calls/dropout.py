@@ -55,7 +55,7 @@ def set_descriptor(
 def restore_descriptor(
     state: State, descriptor: Address, handle: Address, dropout: float, states: Address, states_bytes: int, seed: int
 ) -> None:
-    """Goes on with states that another call has written."""
+    """Sets the descriptor to states that another call has already written."""
     where = "cudnnRestoreDropoutDescriptor"
     checked(states, f"{where}.states")
     _change(state, where, descriptor, handle, dropout, states, states_bytes, seed)
@@ -139,13 +139,13 @@ def _mask(frame: Frame, of: TensorDescriptor, reserve: Address, reserve_bytes: i
 
 
 def _states(descriptor: DropoutDescriptor, where: str) -> tuple[int, int]:
-    """The addresses of seed and count."""
+    """The device addresses of the seed and of the count of calls."""
     states = checked(descriptor.states, where)
     return states, states + 8
 
 
 def _counting(frame: Frame, descriptor: DropoutDescriptor) -> Builder:
-    """Adds 1 to the count behind the launch that has read it: the next call draws other numbers."""
+    """Adds 1 to the count of calls after the launch that reads it, so that the next call draws other numbers."""
     where = f"{frame.name}.dropoutDesc.states"
     _, address = _states(descriptor, where)
     builder = Builder()

@@ -1,4 +1,4 @@
-"""Packs of parameters of fused operations: creation, destruction, values by label."""
+"""The calls on parameter packs of fused operations: creation, destruction, getting and setting values by label."""
 
 from __future__ import annotations
 

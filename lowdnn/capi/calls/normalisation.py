@@ -217,7 +217,7 @@ class Normalisation:
         builder.pointwise(PointwiseMode.ADD, y, scaled, shift)
 
     def _before_activation(self, dy: Tensor, y: Operand, dz: Operand, target: TensorDescriptor) -> Tensor:
-        """The gradient in front of the ReLU, which is that of z, too."""
+        """The gradient with respect to the ReLU's input, which is also the gradient of z."""
         builder = self.frame.builder
         self._check_activation()
         values = self._tensor(y, "y")
@@ -226,7 +226,7 @@ class Normalisation:
         return builder.pointwise(PointwiseMode.RELU_BWD, self._between(target), dy, values)
 
     def _finish(self, normalised: Tensor, z: Operand, y: Tensor) -> None:
-        """Adds what follows the normalisation."""
+        """Adds the operations after the normalisation: the addition of z and the ReLU."""
         if self.operations is BatchNormOps.BN:
             return
         self._check_activation()
@@ -271,7 +271,7 @@ class Normalisation:
         return self.frame.builder.pointwise(PointwiseMode.RSQRT, self._row(), raised)
 
     def _row(self) -> Tensor:
-        """One element for each channel, in registers."""
+        """A virtual tensor with one element for each channel."""
         found = self._parameters
         return self.frame.builder.virtual(found.dims, compute_type_of(found.data_type))
 
@@ -283,7 +283,7 @@ class Normalisation:
         return self.frame.builder.virtual(of.dims, compute_type_of(of.data_type))
 
     def _like(self, x: Tensor) -> Callable[[], Tensor]:
-        """Makes tensors in registers with the dims of ``x``."""
+        """Returns a function that makes virtual tensors with the dims of ``x``."""
         return lambda: self.frame.builder.virtual(x.dims, compute_type_of(x.data_type))
 
     def _check(self, target: TensorDescriptor, epsilon: float) -> None:

@@ -1,4 +1,4 @@
-"""Classic calls that come again: answered from what the first one came to, without working it out once more.
+"""Repeated classic calls, which are answered from the remembered outcome of the first equal call.
 
 A launch comes again where its numbers, alpha and beta are the same, its descriptors equal, and its addresses NULL,
 aligned and equal to each other as they were: then another one launches the same plan, on its own addresses. A network
@@ -45,7 +45,7 @@ def remembering(name: str, call: Call) -> Call:
 
 
 class _Address(int):
-    """An address that knows the place of its argument."""
+    """An address that carries the index of its argument."""
 
     place: int
 
@@ -155,7 +155,7 @@ def _remembering_settings(form: Form, call: Call, count: int | None) -> Call:
 
 
 def _with_places(form: Form, arguments: Arguments) -> Arguments:
-    """The arguments, whose addresses know their places."""
+    """The arguments, with each address as an ``_Address``."""
     known = list(arguments)
     for place in form.addresses:
         if known[place]:
@@ -164,6 +164,6 @@ def _with_places(form: Form, arguments: Arguments) -> Arguments:
 
 
 def _have_doubles(descriptors: Arguments) -> bool:
-    """Whether alpha and beta may be doubles, of which the key has half."""
+    """Whether alpha and beta may be doubles, of which the key would hold only 32 bits."""
     types = (getattr(found, name, None) for found in descriptors for name in ("data_type", "compute_type"))
     return DataType.DOUBLE in types

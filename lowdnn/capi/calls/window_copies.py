@@ -68,7 +68,7 @@ def _scaled(frame: Frame, target: Operand, beta: float) -> Builder:
 
 
 def _part(operand: Operand, piece: Piece, layout: Layout) -> tuple[TensorDescriptor, int]:
-    """The descriptor and the address of a piece of the operand."""
+    """The descriptor and the address of one piece (a strided block) of the operand."""
     descriptor, address, argument = operand
     begin = checked(address, argument) + layout.offset * dtypes.info(descriptor.data_type).size_bytes
     return TensorDescriptor(descriptor.data_type, piece.dims, layout.strides), begin

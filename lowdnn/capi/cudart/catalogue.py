@@ -92,7 +92,7 @@ def _guarded(name: str, call: Callable[..., object], state: RuntimeState) -> Cal
 
 
 def _last_error(state: RuntimeState, is_reset: bool) -> Callable[[], int]:
-    """The thread's last error; ``is_reset``: the next call finds success."""
+    """The thread's last error. is_reset: whether it is then cleared."""
 
     def last_error() -> int:
         code = state.last_error.code
@@ -104,7 +104,7 @@ def _last_error(state: RuntimeState, is_reset: bool) -> Callable[[], int]:
 
 
 def _error_strings(state: RuntimeState) -> Callable[[int], int]:
-    """The address of what the thread's last error was, where it has this number; else of the number's name.
+    """The address of the message of the thread's last error, if that has this number; otherwise of the number's name.
 
     The text of an error stays until the thread's next one.
     """

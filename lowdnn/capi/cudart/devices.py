@@ -13,7 +13,7 @@ from lowdnn.driver.base import DeviceAttribute
 from lowdnn.mirrored import CUDA_VERSION
 from lowdnn.status import BadParamError
 
-#: The bytes of a cudaDeviceProp, and where its fields lie that the device has; the others are zero.
+#: Bytes of a cudaDeviceProp, in which fields that the device does not report are zero.
 _PROPERTIES_BYTES: Final = 1008
 _NAME_BYTES: Final = 256
 _TOTAL_MEMORY_AT: Final = 288

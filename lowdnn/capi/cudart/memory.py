@@ -1,4 +1,4 @@
-"""Memory: allocations, copies, fills, and what a pointer is."""
+"""Memory: allocations, copies, fills, and the attributes of pointers."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def release(state: RuntimeState, value: Address, references: int) -> None:
 
 
 def retain_by_graph(state: RuntimeState, graph: Address, value: Address, references: int, flags: int) -> None:
-    """Several references of one graph are as good as one, since it gives them back together."""
+    """Adds references of a graph. Several references of one graph count as one, since the graph releases them
+    together."""
     where = "cudaGraphRetainUserObject"
     found = state.user_objects.get(value or 0, f"{where}.object")
     if references < 1 or flags not in (0, _MOVE):

@@ -20,9 +20,9 @@ _NUMBERS: Final = {
     Register.THREAD: 19,
     Register.HELD: 20,
 }
-#: The register of addresses, which no argument is in.
+#: A scratch register for addresses; no argument is passed in it.
 _PLACE = 9
-#: The register of a store's outcome, which no argument is in.
+#: A scratch register for the result of a store-exclusive; no argument is passed in it.
 _OUTCOME = 10
 _FRAME, _LINK, _STACK, _ZERO = 29, 30, 31, 31
 #: The frame: x29 and x30, x19 and x20, x0 to x8 and 8 bytes more, q0 to q7.

@@ -55,7 +55,7 @@ class LoadedFunction:
 
 
 def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, device: EmulatedDevice) -> int:
-    """An attribute's value; registers and local bytes are decided by an assembler, which is not here, and read as 0."""
+    """An attribute's value. Registers and local bytes are 0, since only an assembler decides them."""
     kernel = loaded.function.kernel
     compute = 10 * device.compute_capability[0] + device.compute_capability[1]
     required = kernel.clusters.required or (0, 0, 0)
@@ -99,7 +99,8 @@ def active_clusters(loaded: LoadedFunction, config: LaunchConfig, device: Emulat
 
 
 def potential_cluster_size(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
-    """Blocks of the largest cluster that the device runs with such blocks, whatever the kernel says of its clusters."""
+    """Blocks of the largest cluster that the device can run with blocks of this shape; the kernel's own cluster
+    directives are ignored."""
     resident = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
     return min(_largest_cluster(loaded, device), max(device.cluster_groups) * resident)
 
@@ -166,7 +167,7 @@ def _cluster_problem(
 def _cooperative_problem(
     loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice
 ) -> tuple[CuResult, str] | None:
-    """Blocks that wait for each other must all fit the device at a time."""
+    """Why a cooperative launch is refused: all its blocks must be resident at a time."""
     size = math.prod(loaded.function.kernel.clusters.chosen(config.cluster))
     if size > 1:
         limit = active_clusters(loaded, config, device) * size

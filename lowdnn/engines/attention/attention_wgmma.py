@@ -257,7 +257,7 @@ def _keys_that_fit(problem: AttentionForward, queries: int, arch: ArchSpec) -> t
 
 
 def _rings(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[int, int] | None:
-    """Stages of queries and of keys and values that there is room for."""
+    """The first of ``_RINGS`` (stages of queries, stages of keys and values) that fits shared memory."""
     room = shared_room(arch, _blocks_per_sm(problem, tile))
     return next((rings for rings in _RINGS if _shared_bytes(problem, tile, *rings) <= room), None)
 

@@ -203,7 +203,7 @@ class BackwardProblem:
 
     @property
     def tile_sum_bytes(self) -> int:
-        """Bytes of the sums of a tile of queries, in whole parts."""
+        """Bytes of the sums of a tile of queries, with columns rounded up to whole parts."""
         return self.kind.queries * self.kind.column_parts * min(self.head_qk, _PART_COLUMNS) * SUM_BYTES
 
     @property

@@ -1,4 +1,4 @@
-"""A lower bound of the cost of an interval, whichever engine runs it, added up operation by operation."""
+"""A lower bound of the cost of an interval for any engine, updated operation by operation."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from lowdnn.driver.emulated.memory.arena import Array, Bytes
 
 _WARP = 32
 _WARPGROUP = 4
-#: Key of arrivals at the phase that an mbarrier is in.
+#: Key in ``Order`` of the clocks that arrivals have released to an mbarrier's current phase.
 _ARRIVING = "mbarriers arriving"
-#: Key of arrivals at phases that are complete.
+#: Key in ``Order`` of the clocks of an mbarrier's completed phases.
 _COMPLETE = "mbarriers complete"
 #: log2 of the bytes of an mbarrier.
 _MBARRIER_UNIT = 3

@@ -14,7 +14,8 @@ import numpy as np
 _COLUMN_SHIFT, _SITE_SHIFT, _TIME_SHIFT, _ASYNC_SHIFT = 2, 24, 36, 62
 _COLUMNS = (1 << _SITE_SHIFT - _COLUMN_SHIFT) - 1
 SITES = (1 << _TIME_SHIFT - _SITE_SHIFT) - 1
-#: Later than everything: the time of work under way, and what a warp knows of itself.
+#: A time later than all others: that of pending asynchronous work, and the time up to which a warp knows its own
+#: accesses.
 NEVER = (1 << _ASYNC_SHIFT - _TIME_SHIFT) - 1
 MOST_COLUMNS = _COLUMNS
 

@@ -23,11 +23,12 @@ _ARRIVALS = "arrivals of clusters"
 
 
 class Lifetimes:
-    """``_uses`` [CTA slots, columns of the domain]: the last use of a CTA's memory by each other one's warp or copies.
-    ``_over`` [the same]: up to when they are done, as far as the CTA knows from relaxed synchronisation.
+    """``_uses`` [CTA slots, columns of the domain]: epoch of the last use of a CTA's memory by each warp, or the
+    copies, of other CTAs. ``_over`` [the same]: the time up to which these uses are over, as the CTA knows from relaxed
+    synchronisation.
 
-    Relaxed operations on mbarriers are not followed. A use that another one replaces may hide a fault; it never makes
-    one up. ``shared``: a cluster has more than one CTA; otherwise there is nothing to do.
+    Relaxed operations on mbarriers are not followed. A use that another one replaces may hide a fault, but never causes
+    a false report. ``shared``: a cluster has more than one CTA; otherwise there is nothing to do.
     """
 
     def __init__(self, batch: CheckedBatch, history: LaunchHistory, order: Order) -> None:

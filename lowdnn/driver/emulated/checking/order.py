@@ -28,7 +28,7 @@ _LARGEST_TABLE = 1 << 24
 
 
 class Order:
-    """Clocks of the warps (rows) of a batch and of what they synchronise through."""
+    """The clocks of the warps (rows) of a batch, and of the objects through which they synchronise."""
 
     def __init__(self, batch: CheckedBatch, history: LaunchHistory) -> None:
         self.batch = batch
@@ -151,21 +151,21 @@ class Order:
         self.clocks.known[self.rows_of(lanes), self._previous_column] = 1
 
     def follows_previous(self, rows: Array) -> Array:
-        """Which warps come after all of the launch before."""
+        """For each warp, whether it is ordered after all of the previous launch."""
         return np.asarray(self.clocks.known[rows, self._previous_column] > 0)
 
     # -- columns of asynchronous work -------------------------------------------------------------------------------
     def mbarrier_columns(self, slots: Array, numbers: Array) -> Array:
-        """For the mbarriers ``numbers`` of the CTAs ``slots``."""
+        """Columns of the mbarriers ``numbers`` of the CTAs ``slots``."""
         return self._extra_columns(slots, numbers % _MBARRIERS)
 
     def bulk_columns(self, rows: Array, reads: bool) -> Array:
-        """For the bulk groups of some warps: of their reads, or of their writes."""
+        """Columns of the bulk groups of some warps, of their reads or of their writes."""
         return self._extra_columns(rows // self.warps, _MBARRIERS + rows % self.warps + (0 if reads else self.warps))
 
     def wgmma_columns(self, rows: Array) -> Array:
-        """For the wgmma groups of the warpgroups of some warps. A group belongs to the whole warpgroup, so it is over
-        once one of the four warps has waited for it."""
+        """Columns of the wgmma groups of the warpgroups of some warps. A group belongs to the whole warpgroup, so it is
+        over once one of the four warps has waited for it."""
         first = _MBARRIERS + 2 * self.warps
         return self._extra_columns(rows // self.warps, first + rows % self.warps // _WARPGROUP)
 

@@ -148,13 +148,13 @@ class Visits:
         self.note_use(visit, made)
 
     def note_use(self, visit: Visit, made: Array) -> None:
-        """Notes who uses shared memory of another CTA."""
+        """Notes the warps that access shared memory of another CTA."""
         if visit.memory is self.batch.shared and self.lifetimes.shared:
             slots = (visit.places << visit.unit) // self.batch.shared_stride
             self.lifetimes.use(slots, visit.rows, made, visit.scope != WEAK)
 
     def note_seen(self, visit: Visit) -> None:
-        """Notes that strong loads of shared memory see what has been written there."""
+        """Notes the writes that strong loads of shared memory have read."""
         if self.lifetimes.shared:
             written = visit.accesses.written(visit.places, visit.unit)
             self.lifetimes.see(np.repeat(visit.rows, written.shape[1]), written.reshape(-1))

@@ -150,7 +150,7 @@ def _target(part: _Part, to: Place, barrier: Place, space: str) -> tuple[Array, 
 
 
 def _signal(part: _Part, barrier: Place, first: Array, space: str) -> Array:
-    """The place of the barrier, which must lie in the CTA that the data goes to."""
+    """Byte number of the mbarrier, which must lie in the CTA that gets the data."""
     group = part.group
     signal = shared_bytes(group, part.address(barrier), barrier[1], _BARRIER_BYTES, write=True, space=space)
     check_signal(group.batch, signal, first)

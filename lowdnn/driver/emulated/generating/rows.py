@@ -47,14 +47,14 @@ class Modifiers:
         self.left = list(instruction.modifiers)
 
     def flag(self, name: str) -> bool:
-        """Takes ``name`` if it is there."""
+        """Takes the modifier ``name`` if the instruction has it; returns whether it does."""
         if name in self.left:
             self.left.remove(name)
             return True
         return False
 
     def choice(self, *names: str, default: str = "") -> str:
-        """Takes the first of ``names`` that is there."""
+        """Takes the first of the modifiers ``names`` that the instruction has."""
         for name in self.left:
             if name in names:
                 self.left.remove(name)
@@ -62,7 +62,7 @@ class Modifiers:
         return default
 
     def need(self, *names: str) -> str:
-        """Like ``choice``, and refuses the instruction where there is none."""
+        """As ``choice``, but refuses the instruction if it has none of them."""
         found = self.choice(*names)
         if not found:
             raise self.refusal(f"needs one of .{', .'.join(names)}")

@@ -80,7 +80,8 @@ def _lane_base(group: Lanes[MemoryBatch], space: str) -> Any:
 
 
 def resolve(group: Lanes[MemoryBatch], space: str, address: Address, offset: int) -> tuple[str, int]:
-    """(space, origin): the space that all addresses lie in, and what to take off them. ("", 0) where lanes differ.
+    """(space, origin): the space in which all addresses lie, and the address at which it begins. ("", 0) if the lanes'
+    spaces differ.
 
     The space is ``cluster`` where an address names a CTA by its rank, and ``shared`` where all mean their own CTA.
     """
@@ -111,9 +112,9 @@ def shared_bytes(
 ) -> Array:
     """Index in ``batch.shared`` of the first of ``size`` bytes at address + offset, for each lane of the group.
 
-    For everything that is no plain load or store. Takes addresses of the shared window and generic ones. Bounds,
-    alignment to ``align`` bytes (0: to ``size``) and, of a CTA named by rank, its life are checked; ``space`` is
-    ``shared`` for instructions that reach the own CTA only.
+    It serves all instructions except plain loads and stores. Takes addresses of the shared window and generic ones.
+    Bounds, alignment to ``align`` bytes (0: to ``size``) and, of a CTA named by rank, its life are checked; ``space``
+    is ``shared`` for instructions that reach the own CTA only.
     """
     origin = SHARED_WINDOW if address.low >= LOCAL_WINDOW else 0
     space, origin = _resolve_shared(group, space, address, offset, origin)

@@ -47,7 +47,7 @@ _POISON = 0xFFFF_BAD1_FFFF_BAD1
 
 
 class Unwritten:
-    """Stands in a register that nothing has written; any use of it is a fault."""
+    """The content of a register that nothing has written; any use of it is a fault."""
 
     __slots__ = ("_register",)
 
@@ -205,7 +205,7 @@ class Group:
     # -- warps ------------------------------------------------------------------------------------------------------
     @property
     def whole(self) -> bool:
-        """Is the group made of whole warps."""
+        """Whether the group consists of whole warps."""
         if self.index is None:
             return True
         known = self._derived.get("whole")

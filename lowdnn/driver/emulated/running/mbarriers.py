@@ -1,4 +1,4 @@
-"""mbarrier objects of a batch. PTX ISA manual, "Parallel Synchronization and Communication Instructions: mbarrier".
+"""The mbarriers of a batch. PTX ISA manual, "Parallel Synchronization and Communication Instructions: mbarrier".
 
 The state lies outside of the bytes: arrays over (row, CTA slot), where a row is an offset in shared memory at which
 some CTA has initialised a barrier. The eight bytes themselves hold a tag, so that overwriting a barrier shows at its

@@ -164,7 +164,7 @@ class PlaneFilterGradient:
                 yield FilterPlanesTile(units, shares, DEFAULT_STAGES), self._in_shares(work, shares)
 
     def _blocks_of_share(self, units: Units) -> tuple[int, int, int]:
-        """Blocks of a share along channels, columns and rows."""
+        """Numbers of a share's blocks along channels, columns and rows."""
         return block_radices(units, self.axes, ceil_div(self.geometry.channels, self.channels))
 
     def _work_of_image(self, units: Units, stages: int) -> BlockWork:

@@ -17,9 +17,9 @@ from lowdnn.engines.launch import (
 from lowdnn.enums import DataType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
 
-#: Columns of a block.
+#: Elements (taps times filters) that a block sums.
 _COLUMNS = 16
-#: Threads that share a column.
+#: Threads that share the slices of one element.
 _PARTS = 16
 
 

@@ -17,7 +17,7 @@ from lowdnn.plan import MathUnit, Struct, Work
 #: Most targets that the epilogue gets at a time.
 MAX_RUN = 8
 
-#: Instructions of a run of targets in the epilogue.
+#: Instructions of the epilogue for a run of targets, besides those of each target.
 _RUN = 45
 #: Instructions of each target of a run.
 _TARGET = 4

@@ -34,13 +34,13 @@ class RowCosts:
     times they are right within a factor of about 1.5.
     """
 
-    #: Additional warps that a scheduler seems to have, since a warp's instructions wait for each other.
+    #: Additional warps that account for a warp's instructions that wait for each other.
     chain_warps: float
     #: Clocks of a multiprocessor for a sector that is read.
     read_clocks: float
     #: Clocks of a multiprocessor for a sector that is written.
     write_clocks: float
-    #: Load latencies until a block, or an item of one, has begun.
+    #: Start of a block, or of one of its items, in load latencies.
     start_latencies: int
     #: Clocks of a warp until its weights begin to arrive.
     weights_clocks: int

@@ -58,7 +58,7 @@ class _Problem(Protocol):
         """The knobs of a convolution that fits."""
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
-        """A launch that takes no longer than the operation's launches."""
+        """A launch whose estimated time is a lower bound of that of the operation's launches."""
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Adds the launches."""
@@ -85,7 +85,8 @@ class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
         return Refusal(self.name, f"{problem.operation.label}: {reason}", Status.NOT_SUPPORTED_SHAPE)
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Packs of groups are multiplied like one group; backward in the filter some parts are left out."""
+        """A lower bound: a pack of groups is multiplied as one group; in the filter gradient, blocks without a common
+        group are skipped."""
         if isinstance(contraction, ConvolutionForward | ConvolutionBackwardData):
             packed = pack_of(contraction).groups
             units = Multipliers.MMA_SYNC if packed > 1 else Multipliers.FASTEST

@@ -20,9 +20,9 @@ from lowdnn.plan import Struct
 
 #: Fewest channels and filters of a group: fewer would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 8
-#: Least unit in bytes of channels and strides.
+#: Smallest unit, in bytes, of which channels and strides are multiples.
 _MIN_UNIT_BYTES = 8
-#: Largest such unit.
+#: Largest unit, in bytes, of which channels and strides are multiples.
 _MAX_UNIT_BYTES = 16
 
 

@@ -47,11 +47,11 @@ _MAX_CLASSES = 64
 _MAX_MAPPED_CLASSES = 16
 #: Most taps of one window.
 _MAX_WINDOW_TAPS = 7
-#: Most pixels of a window beyond those of a tile.
+#: Most pixels that a window has in addition to a tile's.
 _MAX_REACH = 32
 #: Most bytes of a resident filter.
 _MAX_RESIDENT_BYTES = 96 << 10
-#: Columns of the widest tile.
+#: Columns of the widest tile with a resident filter.
 _MAX_RESIDENT_COLUMNS = 256
 #: The share of multiplications with padding from which on edges may be split off.
 LEAST_PADDING = 0.1
