@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import log2
+from threading import Lock
 from typing import Any, NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.enums import KnobType
+from lowdnn.forking import tell_after_fork
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import passage_us
 from lowdnn.heuristics.ranking import Candidate, candidate_for
@@ -68,8 +70,8 @@ class _Taken(NamedTuple):
 class KnownChoices:
     """The engines and knobs that were taken, by the structure of their graphs, in memory and on disk.
 
-    Not safe to share between threads: each handle has its own. Processes share those on disk, where one that is written
-    at the same time as another may be lost.
+    Safe to share between threads. Processes share those on disk, where one that is written at the same time as another
+    may be lost.
     """
 
     def __init__(self, cache: DiskCache | None, shipped: Sequence[Shipped] = ()) -> None:
@@ -77,22 +79,30 @@ class KnownChoices:
         self._cache = cache
         self._shipped = shipped
         self._known: OrderedDict[str, list[_Taken]] = OrderedDict()
+        self._lock = Lock()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._lock = Lock()
 
     def add(self, plan: Plan, graph: OperationGraph, arch: ArchSpec) -> None:
         """Keeps the engine and the knobs of ``plan`` for other graphs of the structure of ``graph``."""
         taken, key = _Taken(EngineChoices.of(plan), extents_of(graph)), _key(graph, arch)
-        known = self._of(graph, arch)
-        if _is_among(taken, known):
-            return
-        written = [found for found in self._read(key) if found not in known]
-        self._known[key] = [*known, *written, taken][-_MOST_CHOICES:]
-        if self._cache is not None:
-            self._cache.put(key, _encoded(self._known[key]))
+        with self._lock:
+            known = self._of(graph, arch)
+            if _is_among(taken, known):
+                return
+            written = [found for found in self._read(key) if found not in known]
+            self._known[key] = [*known, *written, taken][-_MOST_CHOICES:]
+            if self._cache is not None:
+                self._cache.put(key, _encoded(self._known[key]))
 
     def of(self, graph: OperationGraph, arch: ArchSpec) -> Sequence[EngineChoices]:
         """The choices for graphs of this structure; first those for graphs of extents like these."""
         extents = extents_of(graph)
-        nearest = sorted(self._of(graph, arch), key=lambda taken: _distance(taken.extents, extents))
+        with self._lock:
+            known = self._of(graph, arch)
+        nearest = sorted(known, key=lambda taken: _distance(taken.extents, extents))
         return list(dict.fromkeys(taken.choices for taken in nearest))
 
     def _of(self, graph: OperationGraph, arch: ArchSpec) -> list[_Taken]:
