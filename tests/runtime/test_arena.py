@@ -60,21 +60,21 @@ def test_small_arenas_are_near_the_least() -> None:
         for order in permutations(range(len(items))):
             offsets = arena._placed(items, order)
             totals.append(max(offset + item.size_bytes for offset, item in zip(offsets, items, strict=True)))
-        assert min(totals) <= found.size_bytes <= 1.5 * min(totals), (seed, items)
+        assert found.size_bytes >= min(totals), (seed, items)
         found_bytes, least_bytes = found_bytes + found.size_bytes, least_bytes + min(totals)
-    assert found_bytes <= 1.03 * least_bytes, seed
+    assert found_bytes <= 1.02 * least_bytes, seed
 
 
 @pytest.mark.parametrize(
     "items",
     [
-        [(2, 5, 8), (6, 1, 5), (2, 3, 5), (4, 6, 6), (3, 6, 8)],
-        [(5, 4, 7), (3, 3, 4), (5, 3, 3), (3, 2, 6), (6, 0, 2)],
-        [(2, 1, 1), (4, 2, 5), (5, 3, 3), (6, 6, 7), (4, 5, 6)],
+        [(5, 1, 5), (6, 6, 9), (3, 3, 4), (5, 3, 3), (3, 2, 6), (6, 0, 2)],
+        [(4, 4, 6), (6, 6, 9), (4, 5, 5), (2, 2, 6), (2, 2, 4), (5, 5, 5)],
+        [(4, 6, 9), (3, 0, 4), (4, 3, 5), (3, 3, 7), (5, 1, 2), (2, 2, 2)],
     ],
-    ids=["by size", "by the busiest step", "by size and duration"],
+    ids=["by the busiest step", "by size and duration", "from the top to the front"],
 )
-def test_one_of_three_orders_reaches_the_bound(items: list[tuple[int, int, int]]) -> None:
+def test_each_order_is_needed_for_some_items(items: list[tuple[int, int, int]]) -> None:
     found = pack([Lifetime(256 * size, first, last) for size, first, last in items])
     assert found.size_bytes == found.lower_bound_bytes
 
