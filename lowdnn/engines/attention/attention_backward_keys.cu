@@ -53,7 +53,7 @@ struct KeyTiles {
   Divider tiles, heads;  // tiles of keys of a head; heads of k, or of v, in a batch
 };
 
-// No base ends in padding: the parameters lie as members of one struct would.
+// No base class has tail padding, so the layout is that of one struct with all these members, as the host writes it.
 struct Params : ProblemParams, KeyResults<HAS_DK>, ValueResults<HAS_DV>, KeyTiles {};
 
 // Heads of q that share one of k, or of v.

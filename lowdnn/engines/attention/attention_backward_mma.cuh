@@ -26,7 +26,7 @@ struct Operands : Backward {
   Rows<const TYPE> q, k, v, d_o;
 };
 
-// No base ends in padding: the parameters lie as members of one struct would.
+// No base class has tail padding, so the layout is that of one struct with all these members, as the host writes it.
 struct Problem : Operands, ArgsOf<Scores, HAS_SCORES>, ArgsOf<Gradient, HAS_GRADIENT>, ArgsOf<Factors, HAS_FACTORS> {};
 
 // Starts copies of a tile's rows from `row` on, of those before `end` that exist in the batch.

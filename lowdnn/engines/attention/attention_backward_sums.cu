@@ -39,7 +39,8 @@ template <bool IS_THERE> struct KeyParams {
 };
 template <> struct KeyParams<false> {};
 
-// Each base begins with 8 bytes at least: the parameters lie as members of one struct would.
+// Each base class begins with a member of 8 bytes, so none lies in the tail padding of another: the layout is that of
+// one struct, as the host writes it.
 struct Params : QueryParams, KeyParams<IS_SPLIT> {};
 
 // Stores a thread's part of the gradient of `tile`, which has ROWS rows: adds the sums of `count` splits, the first at

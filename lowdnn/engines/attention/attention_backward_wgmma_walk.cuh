@@ -30,7 +30,8 @@ template <bool IS_THERE> struct SplitSums {
 };
 template <> struct SplitSums<false> {};
 
-// Each base begins with 8 bytes at least: the parameters lie as members of one struct would.
+// Each base class begins with a member of at least 8 bytes, so none lies in the tail padding of another: the layout is
+// that of one struct, as the host writes it.
 struct Params : Operands, Results, SplitSums<IS_SPLIT> {};
 
 // The steps of one split: the blocks that share a tile of keys divide its steps evenly.

@@ -52,7 +52,8 @@ struct ScoreScale {
   f32 scale;  // positive
 };
 
-// Parts of the parameters. No base ends with padding: they lie as if all were members of one struct.
+// The optional parameters. No base class has tail padding, so the layout is that of one struct with all these members,
+// as the host writes it.
 struct ForwardParts : ScoreScale,
                       ArgsOf<KeyLengths, HAS_LENGTHS>,
                       ArgsOf<QueryLengths, HAS_QUERY_LENGTHS>,

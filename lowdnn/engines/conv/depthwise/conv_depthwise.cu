@@ -356,7 +356,7 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
     }
   }
 
-  // Finishes targets whose last sources lie outside the tensor.
+  // Finishes the targets whose remaining source rows lie outside the tensor.
 #pragma unroll 1
   while (step < end) finish_step();
 }

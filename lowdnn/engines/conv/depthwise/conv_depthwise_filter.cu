@@ -155,7 +155,7 @@ __device__ __forceinline__ void add_item(const Params& p, u32 item, i32 plane_ta
   const bool exists = first_column < column.count && k < plane.count && u32(x_plane) < u32(p.planes.extent);
   if (!exists || begin >= end) return;
 
-  // x from the segment's first step on; dy from DEPTH - 1 rows earlier.
+  // Readers of x from the segment's first step on, and of dy from DEPTH - 1 rows earlier.
   XReader x(
       p.x + digits[3] * p.x_strides[0] + filter / p.fan * p.x_strides[1], p.x_strides);
   x.set_planes(x_plane, 1, p.planes.extent, 1);

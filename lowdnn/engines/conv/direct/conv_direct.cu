@@ -360,7 +360,8 @@ __device__ __forceinline__ void store(const ArgsOf<Functor>& p, const Target& ta
   Functor::template apply<V>(p.args, cursor, target.column, valid, values);
 }
 
-// Hands RUN elements at a place and a map to the epilogue, or to the slice.
+// Passes RUN neighbouring sums, the first one at a place and a map, to the epilogue, or with SPLIT stores them in the
+// slice.
 template <class Params, class Place>
 __device__ __forceinline__ void finish(const Params& p, const Axis* axes, const Place& place, i32 map, i32 maps_left,
                                        u32 slice, const Accumulator* values) {

@@ -149,7 +149,7 @@ __device__ __forceinline__ void read_position(const Params& p, const Line& row, 
 // Adds one filter row to the patch's only row of outputs, tap by tap; `weights` points to the row's first tap.
 __device__ __forceinline__ void add_taps(const Params& p, const Line& row, const Patch& patch,
                                          const Channels& channels, const Accumulator* weights, Sums& sums) {
-#pragma unroll 1  // the loads of one tap in flight: those of two spill
+#pragma unroll 1  // not unrolled: with the loads of two taps in flight, registers spill
   for (int t = 0; t < p.taps[LAST]; ++t) {
     Accumulator w[CHANNELS];
     load<Plain, CHANNELS>(w, weights + t * BLOCK_CHANNELS);
@@ -290,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   }
   __syncthreads();
 
-  // The thread's channels, and then its patches one after the other.
+  // Computes the thread's patches, for its channels.
   const int lane = CHANNELS > 1 ? thread % LANES : thread / SLOTS;
   const int slot = CHANNELS > 1 ? thread / LANES : thread % SLOTS;
   const Channels channels(p, block_channel + lane * CHANNELS);

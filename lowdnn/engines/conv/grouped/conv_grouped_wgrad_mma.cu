@@ -385,7 +385,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const i32 set = blockIdx.x % TASK_SETS, slab = blockIdx.x / TASK_SETS, split = blockIdx.y;
   const Shared shared(p, memory);
 
-  // The tiles of this split; if they come by tensor map, one thread starts the first ones before anything else.
+  // The range of tiles of this split. With tensor maps, one thread starts the first copies before anything else.
   const u32 first = split * p.turns + min(split, p.longer_splits), turns = p.turns + (split < p.longer_splits);
   const auto stage = [&](u32 turn) {
     if (turn < turns) stage_tile(p, shared, first + turn, slab, turn % STAGES);

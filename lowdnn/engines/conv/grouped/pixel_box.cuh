@@ -39,7 +39,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
   static constexpr int HALVES = IN_HALVES ? 2 : 1;
   static constexpr int BOX_WARPS = BLOCK_THREADS / int(WARP_SIZE);
   static constexpr int POSITIONS = int(WARP_SIZE) / CHUNKS;  // positions that a warp copies at a time
-  static constexpr int BATCH = 4;  // copies of a lane in flight before the next check
+  static constexpr int BATCH = 4;  // copies of a lane between two checks for the end of the row
   static constexpr bool IS_EVEN = !IN_HALVES || POSITIONS % 2 == 0;  // a lane's copies are in one half of a row
   static_assert(POSITIONS > 0, "a warp copies whole positions");
 

@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     for (u32 stage = 0; stage < STAGES; ++stage) mbarrier_init(barriers + stage * MBARRIER_BYTES, 1);
     mbarrier_fence_init();
   }
-  __syncwarp();  // the other lanes will wait at these barriers
+  __syncwarp();  // other lanes wait at these barriers, which must be initialised before
   wait_for_previous_kernel();
   allow_next_kernel();
   if (lane == 0) {

@@ -122,7 +122,8 @@ template <class Functor, bool IS_THERE> struct ConversionOf {
 };
 template <class Functor> struct ConversionOf<Functor, false> {};
 
-// The alignment of tensor maps keeps members after the bases from using their tail padding.
+// The members after the base classes begin with aligned tensor maps, which cannot lie in a base's tail padding: the
+// layout is as the host writes it.
 struct Params : ValidTaps<VALID_TAPS>, WalksOf<Dy, DY_AXES>, WalksOf<X, X_AXES>, ConversionOf<Prologue, CONVERTED> {
   TensorMap dy[WALKS], x[WALKS];
   Epilogue::Output output;

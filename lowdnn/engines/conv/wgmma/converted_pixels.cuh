@@ -109,7 +109,7 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
   PixelBox box[BOXES];
   u32 position;
 
-  // boxes: see PixelOperand.
+  // boxes: sets the boxes of a tile and returns their walk, as in PixelOperand.
   template <class Boxes>
   __device__ __forceinline__ ConvertedBoxes(const ConvertedInput<Functor>& input, const PixelWalk<AXES>* walk,
                                             const i32 (&extent)[AXES + 1], const TileWork& work, const Boxes& boxes,
