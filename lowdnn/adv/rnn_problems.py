@@ -1,4 +1,4 @@
-"""Problems of recurrent networks: an operation on memory that lies in a certain way, and the plans made for it."""
+"""Problems of recurrent networks, an operation with the layout of its memory, and the plans made for them."""
 
 from __future__ import annotations
 

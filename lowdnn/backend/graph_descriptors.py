@@ -1,4 +1,4 @@
-"""Descriptors of what is to be computed and for which device: OPERATIONGRAPH and DEVICEPROP."""
+"""The descriptors of a graph and of the device to plan for: OPERATIONGRAPH and DEVICEPROP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors of what is executed: EXECUTION_PLAN and VARIANT_PACK."""
+"""The descriptors of an execution: EXECUTION_PLAN and VARIANT_PACK."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class ExecutionPlan:
 
     @read_only(AttributeName.EXECUTION_PLAN_ENGINE_CONFIG, AttributeType.BACKEND_DESCRIPTOR)
     def configuration(self) -> EngineConfig:
-        """The configuration that was set; for a plan from JSON, one that stands for the graph, engine and knobs."""
+        """The configuration that was set; for a plan from JSON, a new one with its graph, engine and knobs."""
         if self.engine_config is not None:
             return self.engine_config
         candidate = self._candidate

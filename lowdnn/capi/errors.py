@@ -44,7 +44,7 @@ def is_in_call(frame: FrameType | None) -> bool:
 
 
 def failed(name: str, error: BaseException, state: State) -> int:
-    """Remembers the error for the thread, tells the log of it, and returns its status."""
+    """Remembers the error for the thread, logs it, and returns its status."""
     try:
         status, text = status_of(error), _text_of(name, error)
         state.last_error.remember(text.encode(errors="backslashreplace"))

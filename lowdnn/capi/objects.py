@@ -53,7 +53,7 @@ class Objects:
         return tuple(map(self._table.get, pointers, pointers))  # type: ignore[arg-type]
 
     def replace(self, address: int, value: object) -> None:
-        """Puts another object behind a pointer that is there."""
+        """Replaces the object behind an existing pointer."""
         if address in self._table:
             self._table[address] = value
 

@@ -1,4 +1,4 @@
-"""The C types of the table as types of ctypes: what callbacks take and return."""
+"""The ctypes types of arguments and results of callbacks, from the C types of the functions' table."""
 
 from __future__ import annotations
 

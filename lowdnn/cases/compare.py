@@ -37,7 +37,7 @@ from lowdnn.ops.tolerance import ToleranceClass
 
 _MAX_SHOWN = 5
 
-#: (relative, absolute) of one rounded result.
+#: (relative, absolute) tolerance of one rounded result, by data type.
 _BASE = {
     DataType.DOUBLE: (1e-13, 1e-13),
     DataType.FLOAT: (1.3e-6, 1e-5),

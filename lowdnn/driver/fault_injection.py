@@ -96,7 +96,7 @@ CALLS: Mapping[str, str] = {
     "graph_exec_destroy": "cuGraphExecDestroy",
 }
 
-#: Calls that give something back, and do so although they fail.
+#: Calls that release something, and do so even if they fail.
 RELEASES = frozenset(
     {
         "primary_context_release",

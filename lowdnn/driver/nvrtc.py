@@ -43,7 +43,8 @@ _READING = re.compile(
     r"(?:#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed|\\)\w*|__has_(?:include|embed)\w*", re.DOTALL
 )
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*[<"]([^<>"\n]+)[>"]')
-#: Held by the thread that loads the library: others see it before ``cuda.pathfinder`` has loaded what it needs.
+#: Held while a thread loads the library: other threads might see it before ``cuda.pathfinder`` has loaded its
+#: dependencies.
 _LOADING = Lock()
 #: Seconds to wait for that thread, which a child of ``fork`` does not have.
 _LOADING_S = 5.0

@@ -189,7 +189,8 @@ def _fraction(numerator: int, denominator: int, where: str) -> Fraction:
     return Fraction(numerator, denominator)
 
 
-#: Writes some of the values (state, type, values, requested count, array); returns how many elements there are.
+#: A function (state, type, values, requested count, array) that writes values to a caller's array; returns the number
+#: of elements.
 _Writer = Callable[[State, AttributeType, Sequence[Any], int, Address], int]
 
 

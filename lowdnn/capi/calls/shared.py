@@ -57,7 +57,7 @@ def was_set(state: State, address: Address, kind: type[D], where: str) -> D:
 
 
 def member(kind: type[E], number: int, where: str) -> E:
-    """The member with this number; raises BadParamError where there is none."""
+    """The enum's member with this number; raises BadParamError if there is none."""
     try:
         return kind(number)
     except ValueError:

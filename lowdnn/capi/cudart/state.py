@@ -32,9 +32,8 @@ class LastError(threading.local):
 
 
 class RuntimeState:
-    """last_error: the calling thread's.  counts: counts of calls, beside those of cuDNN's functions.
-
-    user_objects: the objects that the program has references to.
+    """last_error: the last error of the calling thread. counts: numbers of calls of the runtime's functions.
+    user_objects: the objects to which the program has references.
     """
 
     def __init__(self, state: State) -> None:

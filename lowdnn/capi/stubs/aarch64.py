@@ -30,7 +30,8 @@ def stub(fallback: Fallback, at: int, entry: int, constants: int) -> bytes:
 
 
 def jump(entry: int, at: int) -> bytes:
-    """Code at ``at`` that jumps to the address in the table entry at ``entry``; it goes on where that is empty."""
+    """Code at ``at`` that jumps to the address in the table entry at ``entry``; if that is empty, execution continues
+    after the code."""
     return _packed(
         (
             _adrp(16, entry, at),

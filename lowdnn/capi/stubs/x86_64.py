@@ -27,7 +27,8 @@ def stub(fallback: Fallback, at: int, entry: int, constants: int) -> bytes:
 
 
 def jump(entry: int, at: int) -> bytes:
-    """Code at ``at`` that jumps to the address in the table entry at ``entry``; it goes on where that is empty."""
+    """Code at ``at`` that jumps to the address in the table entry at ``entry``; if that is empty, execution continues
+    after the code."""
     return (
         b"\x4c\x8b\x1d" + _relative(entry, at + 7)  # mov r11, [entry]
         + b"\x4d\x85\xdb"  # test r11, r11

@@ -46,7 +46,8 @@ class Joining:
 
 
 def operator_of(name: str, types: tuple[DataType, ...], first_uid: int) -> Subgraph:
-    """The operator of this name on numbers of ``types``; its tensors have uids from ``first_uid`` on."""
+    """The operator ``name`` on states whose numbers have the data types ``types``; its tensors get uids from
+    ``first_uid`` on."""
     joining = Joining(types[0], first_uid)
     left, right = (tuple(joining.number(kind) for kind in types) for _ in range(2))
     made = OPERATORS[name].join(joining, left, right)

@@ -201,7 +201,8 @@ class AttentionCase(Case):
         return _select(builder, sink, PointwiseMode.CMP_LT, row, existing)
 
     def _masked(self, builder: CaseBuilder, scores: Tensor, existing: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """Scores with minus infinity where a query does not see a key.  existing: queries of each batch."""
+        """Scores, with minus infinity where a query does not attend to a key. existing: number of queries of each
+        batch."""
         if existing is not None:
             scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 2), existing)
         shift = self._kv - self.q if self.causal == "bottom_right" else 0

@@ -165,7 +165,7 @@ class AttentionBackwardCase(Case):
         return drawn
 
     def routing(self, seed: int) -> Inputs:
-        """The numbers beside fp8 for benchmarks, powers of two whose products are 1."""
+        """The scales of fp8 for benchmarks: powers of two whose products are 1."""
         numbers = [tensor for tensor in self.graph().inputs if tensor.name in _NUMBERS]
         return {tensor.uid: np.full(tensor.dims, _EVEN_NUMBERS.get(tensor.name, 1.0), np.float32) for tensor in numbers}
 

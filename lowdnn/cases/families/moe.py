@@ -82,7 +82,8 @@ class MoeCase(Case):
         return super().inputs(seed, exact) | self.routing(seed)
 
     def routing(self, seed: int) -> Inputs:
-        """Inputs that say which expert each row belongs to, where rows come from and where they go."""
+        """Input data with the routing: the expert of each row, and the tokens that rows are gathered from or scattered
+        to."""
         rng = np.random.default_rng([seed, 1])
         sizes = self.sizes or routing.group_sizes(rng, self.rows, self._groups)
         values = {"first_token_offset": routing.offsets(sizes, self.ends > 0)}

@@ -55,7 +55,7 @@ class Graph:
     retained: list[object] = field(default_factory=list)
 
     def needed_by(self, node: int) -> tuple[int, ...]:
-        """The nodes that a node depends on; of those before a captured one, the last."""
+        """The nodes that a node depends on; a captured node depends on the last node before it."""
         if node in self.dependencies:
             return self.dependencies[node]
         before = [*self.nodes]

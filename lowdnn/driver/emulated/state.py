@@ -81,7 +81,7 @@ class DeviceState:
 
 
 def find(table: dict[int, T], call: str, handle: int) -> T:
-    """The object that ``handle`` stands for. Raises DriverError, as of ``call``, where it stands for nothing."""
+    """The object of ``handle``. Raises the DriverError of ``call`` for an unknown handle."""
     if handle not in table:
         raise driver_error(call, CuResult.INVALID_HANDLE, f"{handle:#x}")
     return table[handle]

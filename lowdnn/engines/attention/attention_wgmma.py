@@ -106,8 +106,8 @@ _ROWS_OF_A_COPY = 32
 class Params:
     """Macros of ``attention_forward_wgmma.cu`` beside those of ``ForwardParams``.
 
-    TAKES_TURNS: whether one warpgroup multiplies beside the softmax of another.
-    CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
+    TAKES_TURNS: whether warpgroups alternate, one's products with another's softmax. CONSUMER_REGISTERS: 0 if
+    warpgroups keep the registers of the launch.
     K_BOX, V_BOX: rows of a copy.
     """
 

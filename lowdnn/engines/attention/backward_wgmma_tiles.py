@@ -148,7 +148,7 @@ class BackwardProblem:
 
     @property
     def all_key_tiles(self) -> int:
-        """Tiles of keys of all heads of k."""
+        """Number of tiles of keys, over all heads of k and batches."""
         return self.key_heads * self.key_tiles
 
     @property

@@ -156,7 +156,7 @@ class AttentionForward:
 
     @cached_property
     def filled_band(self) -> FilledBand | None:
-        """The band of a mask that is among the operations on scores, where there is no other band."""
+        """The band of a mask among the operations on scores, if the graph has no other band."""
         band = self.attention.band
         if (band.left, band.right) != (None, None):
             return None

@@ -107,9 +107,8 @@ class ForwardKernel:
         )
 
     def kernel(self, idea: str, target: str, macros: tuple[tuple[str, int | str], ...], variant: str = "") -> KernelRef:
-        """``attention_forward_<idea>.cu`` with ``macros`` beside those of ``params``.
-
-        variant: the part of the name that stands for macros that do not follow from the tile.
+        """The kernel ``attention_forward_<idea>.cu`` with ``macros`` in addition to those of ``params``. variant: the
+        part of the kernel's name for macros that do not follow from the tile.
         """
         params, text = self.params, "\n".join(functor.text for functor in self.problem.functors)
         shape = f"{params.TILE_Q}x{params.TILE_KV}_d{params.HEAD_QK}v{params.HEAD_V}"

@@ -24,7 +24,7 @@ def length_type(lengths: Tensor | None) -> str:
 
 
 def lengths_arguments(lengths: Tensor | None) -> tuple[Argument, ...]:
-    """Pointer and stride of one length for each batch; nothing for none."""
+    """The arguments for lengths, one for each batch: pointer and stride; none if there are no lengths."""
     if lengths is None:
         return ()
     stride = lengths.strides[0] if lengths.dims[0] > 1 else 0

@@ -32,11 +32,11 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 _THREADS = 128
 #: Bytes of x in flight for a thread along rows: two accesses, whose elements make one access of y.
 _ROW_BYTES = 32
-#: Bytes of x that a thread reads from a row, where it goes by columns.
+#: Bytes of x that a thread reads from one row in the variant by columns.
 _COLUMN_BYTES = 16
-#: Rows that a thread keeps in registers at most, where it goes by columns.
+#: Most rows that a thread keeps in registers in the variant by columns.
 _MAX_REGISTER_ROWS = 8
-#: Threads that share the rows of a block at most: a warp then reads whole lines of 128 bytes, or half lines.
+#: Most threads that share the rows of a block; with this many, a warp reads whole lines of 128 bytes, or half lines.
 _MOST_LANES = 8
 
 
@@ -223,7 +223,8 @@ def kernel_of(params: Params, operation: BlockScaleQuantize, arch: ArchSpec) -> 
 
 
 def _rows_vector(operation: BlockScaleQuantize) -> int:
-    """Elements of a thread where whole warps divide a block; 0 if its size is no power of two, or too great."""
+    """Elements of a thread, such that at most a warp's threads share a block; 0 if the block's size is no power of two,
+    or too large."""
     size = operation.block_size
     vector = min(_ROW_BYTES // operation.x.element_bytes, ACCESS_BYTES // operation.y.element_bytes, size)
     return vector if size == ceil_power(size) and size // vector <= WARP_SIZE else 0

@@ -59,7 +59,8 @@ class Visits:
                 self._check(visit, visit.accesses.read_by(row, visit.places, visit.unit), "read")
 
     def check_fenced(self, visit: Visit) -> None:
-        """Raises LaneFault where the async proxy reads what was written through the generic one without a fence."""
+        """Raises LaneFault if the async proxy reads bytes that were written through the generic proxy, without a fence
+        between."""
         is_written, _ = visit.accesses.touched(visit.places, visit.unit)
         if not is_written:
             return

@@ -46,7 +46,7 @@ class WorkWatcher(Protocol):
 
 
 class MapWatcher(Protocol):
-    """Is told of the changes, uses and fences of tensor maps; ``first`` are the byte numbers of the maps."""
+    """Hooks for changes, uses and fences of tensor maps; ``first`` are the maps' byte numbers."""
 
     def changed(self, group: Lanes[object], first: Array, in_global: bool) -> None: ...
 

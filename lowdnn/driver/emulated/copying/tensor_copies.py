@@ -68,7 +68,7 @@ class _Part:
         return values if self.rows is None else values[self.rows]
 
     def position(self, row: int) -> int:
-        """The place in the group of one of the part's lanes."""
+        """The position in the group of one of the part's lanes."""
         return row if self.rows is None else int(np.flatnonzero(self.rows)[row])
 
     def fault(self, kind: FaultKind, message: str, row: int, address: int | None = None) -> LaneFault:

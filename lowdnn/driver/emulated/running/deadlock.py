@@ -55,7 +55,8 @@ def _waits(scheduler: Scheduler) -> Iterator[_Wait]:
 
 
 def _barrier(scheduler: Scheduler, number: int, lanes: Array) -> str:
-    """The barrier of the first lane's CTA, with who has come, who is needed, and who has exited."""
+    """The text about the barrier of the first lane's CTA: how many threads have arrived, are needed, and have
+    exited."""
     batch = scheduler.batch
     slot = int(batch.slot[lanes[0]])
     arrived, expected = scheduler.barriers.progress(number, slot)

@@ -110,7 +110,7 @@ class Products(Settled):
         return tuple(Element(self, place) for place in range(self.product.rows // 4))
 
     def chain(self) -> tuple[Array | None, tuple[Array, ...], tuple[Array, ...]]:
-        """(base, lefts, rights) that a further product goes on from."""
+        """(base, lefts, rights) to which a further product is added."""
         return (self.base, self.lefts, self.rights) if len(self.lefts) < _CHAIN else (self.matrix, (), ())
 
     @property

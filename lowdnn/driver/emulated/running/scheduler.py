@@ -108,7 +108,7 @@ class Scheduler:
         self._rounds = 0
         self._patience = _PATIENCE
         self._stores_seen = 0
-        #: Groups of adjacent lanes, by the first and the last: those of a unit come again and again.
+        #: Cached groups of adjacent lanes, by the first and the last lane, since a unit's groups recur.
         self._groups: dict[tuple[int, int], Group] = {}
 
     def run(self) -> None:

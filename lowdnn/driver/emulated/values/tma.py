@@ -22,7 +22,7 @@ from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, Te
 
 #: Shared memory is swizzled in chunks of 16 bytes, from this bit of the address on.
 _CHUNK_BITS = 4
-#: Bits from this one on change those of the chunk.
+#: Lowest of the address bits that the swizzle XORs into the chunk's bits.
 _ROW_BITS = 7
 _LARGEST_UNIT = 16
 

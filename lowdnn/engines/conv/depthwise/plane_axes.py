@@ -184,8 +184,8 @@ class StagedTensor:
 
 
 def lane_choices(channels: int, tensor: Tensor) -> tuple[int, ...]:
-    """Choices of a block's words of channels, the widest first: equal parts of all words, or powers of two with few
-    idle.
+    """Choices of the number of a block's words of channels, the largest first: equal parts of all words, or powers of
+    two that leave few lanes idle.
     """
     words = channels // word_channels(tensor)
     parts = {words // n for n in range(1, words + 1) if words % n == 0}

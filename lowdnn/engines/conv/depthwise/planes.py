@@ -116,8 +116,8 @@ class PlaneCorrelation(DataPass):
 
     @cached_property
     def lanes(self) -> tuple[int, ...]:
-        """Choices of a block's words; with strides each source has many targets, whose memory sectors should not be
-        cut.
+        """Choices of a block's words of channels. With strides each source has many targets, so blocks write whole
+        memory sectors.
         """
         choices = lane_choices(self.geometry.channels, self.source)
         if all(axis.up == 1 for axis in self.axes):

@@ -283,7 +283,8 @@ def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[f
 
 
 def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> RowsTile:
-    """The tile with as many rows in flight as hide the latency; with more if that saves the moves of sums."""
+    """The tile with enough rows in flight to hide the latency, or more if that saves moves of sums between
+    registers."""
     thread, blocks = (
         correlation.thread(tile.channels, tile.strip),
         ceil_div(correlation.block_count(tile), arch.sm_count),

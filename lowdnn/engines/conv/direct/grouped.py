@@ -154,7 +154,7 @@ def _has_window(geometry: DirectGeometry) -> bool:
 
 
 def _rows(geometry: DirectGeometry) -> int:
-    """Rows of outputs of one thread: several if they share rows of x."""
+    """Rows of outputs of one thread; several if neighbouring ones read the same rows of x."""
     convolution = geometry.operation.convolution
     if geometry.spatial == 1 or not _has_window(geometry) or convolution.dilations[-2] != 1:
         return 1

@@ -250,7 +250,7 @@ class FilterTile:
         return tuple(ceil_div(total, extent) for total, extent in zip(totals, self.extents, strict=True))
 
     def fits(self, arch: ArchSpec) -> bool:
-        """Whether shared memory holds as many blocks as the registers do."""
+        """Whether shared memory allows as many resident blocks as the registers do."""
         return self.shared_bytes(_STAGES) <= self._shared_budget(arch)
 
     def shared_bytes(self, stages: int) -> int:

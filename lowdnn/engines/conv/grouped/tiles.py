@@ -341,7 +341,7 @@ class Tile:
 
     @property
     def places(self) -> int:
-        """Places of all residues."""
+        """Output places of a tile, over all residues."""
         return self.slab.classes * prod(self.extents)
 
     def compute_clocks(self, images: int, slabs: int, arch: ArchSpec) -> float:

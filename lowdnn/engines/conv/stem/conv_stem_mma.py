@@ -166,7 +166,7 @@ class _Problem(RowTiling[_Tile]):
 
     @cached_property
     def filter_bytes(self) -> int:
-        """Bytes of the filters in the layout in which all lanes of all classes read them."""
+        """Bytes of shared memory for the filters, in the order in which lanes read them, for all classes."""
         blocks = self.rows.classes * self.filters.passes * self.filters.pass_blocks
         return self.steps * blocks // 2 * WARP_SIZE * _LANE_BYTES
 

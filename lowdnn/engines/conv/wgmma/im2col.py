@@ -70,8 +70,8 @@ class AxisClass:
         ]
 
     def split_edges(self, image_extent: int, step: int) -> list[AxisClass]:
-        """The pixels in parts whose taps all read the image and not padding.  step: from one pixel to the next in the
-        output.
+        """Cuts the pixels into parts in which every tap reads the image and no padding. step: output pixels from one of
+        these pixels to the next.
         """
         valid = self.valid(image_extent)
         bounds = {0, self.extent, *(bound for pixels in valid if pixels for bound in (pixels.start, pixels.stop))}

@@ -55,7 +55,7 @@ class Im2colChoice:
             if not variant.keeps_filter or variant.keeps_columns
         ]
         if self._may_be_transposed and self._has_few_columns:
-            # The one that loads least comes first: the model may not tell the variants apart.
+            # The variant that loads least comes first, since the model may estimate equal times.
             choices += [
                 (place, True) for place, variant in reversed([*enumerate(self._variants)]) if not variant.keeps_columns
             ]

@@ -18,7 +18,8 @@ from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 
 @dataclass(frozen=True)
 class ValidTap:
-    """The outputs of one tap, and their pixels, along the spatial axes (outermost first).
+    """The valid outputs of one tap, a box, and the pixels that it reads for them, along the spatial axes (outermost
+    first).
 
     extents: extents of the box of outputs, 0 if there are none.  outputs: the first output.  pixels: its pixel in the
     image.

@@ -65,7 +65,7 @@ def busy_seconds(tiling: WgradTiling, arch: ArchSpec) -> float:
 
 
 def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
-    """The tile, its ring, warps and cluster, windows, the parts of k; defaults are those of ``chosen``."""
+    """The knobs: tile, stages, warps, cluster, windows, parts of k. Their defaults are the values of ``chosen``."""
     tile = chosen.tile
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     windows = (0, 1) if product.with_windows else (0,)

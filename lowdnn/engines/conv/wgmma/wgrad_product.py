@@ -452,5 +452,5 @@ def _pixel_stride(tensor: Tensor, strides: tuple[int, ...]) -> int:
 
 
 def _stride_bytes(extent: int, stride_bytes: int) -> int:
-    """The stride of a dimension; that of a dimension of one element does not matter, but must obey the rules."""
+    """A tensor map's stride of a dimension, in bytes. For an extent of 1 any stride will do that the driver accepts."""
     return stride_bytes if extent > 1 else ADDRESS_UNIT_BYTES
