@@ -103,7 +103,8 @@ class RNNDescriptor:
         _ = self.weight_space
 
     def __hash__(self) -> int:
-        """The hash of the fields that tell networks apart most, since every call looks its network up."""
+        """A hash of only those fields in which networks usually differ: it is cheap, since every call looks up its
+        network."""
         return hash((self.cell_mode.value, self.input_size, self.hidden_size, self.num_layers))
 
     @property

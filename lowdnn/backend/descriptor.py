@@ -126,7 +126,8 @@ class Descriptor:
         return elements[:requested_count]
 
     def is_question(self, name: AttributeName) -> bool:
-        """Whether the attribute is a question about what a get is ``given``; raises BadParamError for another's."""
+        """Whether the attribute's value depends on descriptors that the caller passes to a get (``given``). Raises
+        BadParamError for an attribute of another descriptor type."""
         computed = self._known(name).computed
         return computed is not None and computed.asked is not None
 
@@ -253,7 +254,7 @@ def _check_count(slot: Slot, count: int) -> None:
 
 
 def _converted(slot: Slot, attribute_type: AttributeType, elements: Sequence[Any]) -> tuple[Any, ...]:
-    """The elements as the declaration's field holds them; raises what ``set_attribute`` raises about elements."""
+    """The elements converted to the declaration's field; raises the errors of ``set_attribute`` about elements."""
     if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
         return tuple(_nested(slot, element) for element in elements)
     return checked(slot.where, attribute_type, elements)

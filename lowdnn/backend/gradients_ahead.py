@@ -1,4 +1,4 @@
-"""Kernels of a convolution's gradients, compiled into the disk cache while a network still goes forward."""
+"""Compiles kernels of a convolution's gradients into the disk cache during a network's forward pass."""
 
 from __future__ import annotations
 

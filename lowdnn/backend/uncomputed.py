@@ -201,7 +201,8 @@ def _tensor_errors(given: Mapping[AttributeName, Any]) -> Iterator[LowdnnError]:
 
 
 def _check_tensor(known: Mapping[str, Any]) -> None:
-    """Checks dims, strides, alignment and placement, with what engines know in the place of what they do not."""
+    """Checks dims, strides, alignment and placement, on a tensor in which stand-ins replace the values that no engine
+    knows."""
     count, rank = known.get("vector_count", 1), len(known["dims"])
     axis = known.get("vectorized_dimension", -1)
     if count in UNCOMPUTED_VECTOR_COUNTS and not 0 <= axis < rank:

@@ -164,14 +164,14 @@ def returned(
     return [convert(element) for element in elements]
 
 
-#: The form of numbers in each type that may stand beside others.
+#: The Python conversion for each numeric type of attributes that accept several types.
 _CONVERSIONS: Mapping[AttributeType, type[int | float | Fraction]] = {
     AttributeType.INT64: int,
     AttributeType.DOUBLE: float,
     AttributeType.FLOAT: float,
     AttributeType.FRACTION: Fraction,
 }
-#: Types whose elements are no numbers.
+#: Attribute types whose elements are not numbers.
 _FORMS = (AttributeType.BACKEND_DESCRIPTOR, AttributeType.VOID_PTR)
 
 

@@ -29,7 +29,7 @@ from lowdnn.status import BadParamError, NotSupportedError
 
 _MIN_DIMS: Final = 3
 _MAX_INT: Final = 2**31 - 1
-#: Elements of the widest type whose bytes a 64-bit integer can count.
+#: Most elements of a tensor: a 64-bit integer can count their bytes in the widest type.
 _MAX_ELEMENTS: Final = 2**63 // 16
 #: Types of vectors of channels: the numbers' type, and how many there are in one.
 _VECTORS: Final = {

@@ -73,7 +73,7 @@ class Builder:
         return tensor
 
     def check_in_place(self, where: str) -> None:
-        """Raises BadParamError where a result lies at the address of a tensor in another layout."""
+        """Raises BadParamError if a result has the address of a tensor with another layout."""
         if self._relaid:
             for uid in (tensor.uid for operation in self.operations for tensor in outputs_of(operation).values()):
                 if self.pointers.get(uid) in self._relaid:
@@ -245,7 +245,8 @@ class Planned:
 
     @cached_property
     def _first(self) -> Candidate | None:
-        """By the handle's compile policy; it stays the first one, since callers are told its workspace."""
+        """The first candidate by the handle's compile policy. It does not change later, since callers have been told
+        its workspace size."""
         best, handle = self._ranking.best, self._handle()
         return best if best is None or handle is None else choice_at_hand(handle, best, switches=False)
 

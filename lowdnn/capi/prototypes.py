@@ -9,7 +9,7 @@ from typing import Any
 
 from lowdnn.capi.signatures import CType, Function
 
-#: Types of the table with a size of their own; all others are enums, or pointers to something opaque.
+#: The ctypes of C number types by name; all other types are enums or opaque pointers.
 _NUMBERS: Mapping[str, Any] = {
     "int": ctypes.c_int,
     "uint": ctypes.c_uint,

@@ -31,8 +31,8 @@ def _has(case: Case, graph: OperationGraph) -> bool:
 
 
 def _shortened(case: Case, graph: OperationGraph) -> Case:
-    """The case with the default of each key that needs no other value, or with one value where those of all axes are
-    equal."""
+    """An equal case with a shorter text: keys get their default if the graph stays equal, and one value replaces equal
+    values of all axes."""
     for item in fields(case):  # type: ignore[arg-type]
         if item.default is MISSING:
             continue

@@ -31,8 +31,8 @@ def load(builder: CaseBuilder, dims: tuple[int, ...], data_type: DataType, name:
 
 
 def with_packed_outputs(builder: CaseBuilder, padded: Collection[str] = ()) -> OperationGraph:
-    """The builder's graph with its outputs packed, but those of the names ``padded``; outputs of as many rows and as
-    many elements in each share their offsets."""
+    """The builder's graph with packed outputs, except those named in ``padded``. Outputs with equal numbers of rows and
+    of elements in a row share their offsets."""
     graph = builder.graph()
     virtual = {tensor.uid: replace(tensor, is_virtual=True) for tensor in graph.outputs if tensor.name not in padded}
     operations = [with_tensors(op, virtual) for op in graph.operations]

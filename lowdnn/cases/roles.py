@@ -30,7 +30,7 @@ from lowdnn.ops.tensor import Tensor
 
 Array = NDArray[Any]
 
-#: Parts of the names of ports whose numbers are above 0.
+#: Substrings of names of ports whose elements must be greater than 0.
 _POSITIVE = ("var", "inv_std", "squares")
 
 
@@ -83,7 +83,7 @@ def _offsets(move: RaggedMove) -> Array:
 
 
 def _pages(rng: np.random.Generator, load: PagedCacheLoad) -> Iterator[tuple[Tensor, Array]]:
-    """Full sequences, in pages by chance; each page once where there are enough of them."""
+    """Page tables and lengths of full sequences. Pages are chosen at random; each occurs once if there are enough."""
     pages, count = load.container.dims[0], load.page_table.element_count
     places = rng.permutation(pages)[:count] if count <= pages else rng.integers(0, max(pages, 1), count)
     yield load.page_table, places

@@ -104,9 +104,8 @@ class Chain:
 def names_of(
     operations: Iterable[Operation], value: Tensor, operand_dims: tuple[int, ...], channel_dims: tuple[int, ...]
 ) -> tuple[str, ...] | None:
-    """The chain that ``operations`` are, behind an operation's output ``value``; None where they are no chain.
-
-    The operands' types and layouts and the numbers of a mode are not looked at.
+    """The names of the steps if ``operations`` are a chain after an operation's output ``value``, otherwise None. The
+    operands' types and layouts and the parameters of a mode are not compared.
     """
     shapes = {
         OperandShape.CHAIN: operand_dims,

@@ -21,7 +21,7 @@ from lowdnn.status import BadParamError
 
 _BATCH = 64
 _STEPS_PER_LINE = 10
-#: The images of all steps lie in memory.
+#: Most steps of a training, since the images of all steps are in memory.
 _MAX_STEPS = 10_000
 _WANTED_ACCURACY = 0.97
 

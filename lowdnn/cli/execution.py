@@ -75,7 +75,7 @@ def run_graph(handle: Handle, graph: OperationGraph, plan: Plan, inputs: Arrays,
 
 
 def _initial_memory(tensor: Tensor, values: NDArray[Any] | None) -> NDArray[Any]:
-    """The tensor's memory before the run; what has no value is poisoned, gaps between elements too."""
+    """The tensor's memory before the run. Bytes without a value, including gaps between elements, are POISON_BYTE."""
     count = tensor.span_bytes // tensor.element_bytes
     storage = np.dtype(np.uint8) if values is None else values.dtype
     poison = np.full(count * tensor.element_bytes, POISON_BYTE, np.uint8)

@@ -104,7 +104,8 @@ def forward_workspace_size(
     state: State, handle: Address, mode: int, operations: int, x_desc: Address, z_desc: Address, y_desc: Address,
     parameters: Address, activation: Address, size: Address,
 ) -> None:  # fmt: skip
-    """The size for alpha 1, beta 0, running and saved statistics; where others need more, the handle lends its own."""
+    """The size for alpha 1, beta 0, running and saved statistics. If other calls need more, they use the handle's own
+    memory."""
     frame = Frame.of(state, handle, "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize")
     norm = _normalisation(frame, mode, operations, parameters, activation)
     write_outputs((size, "Q", norm.training_bytes(x_desc, z_desc, y_desc, ALIGNED), f"{frame.name}.sizeInBytes"))

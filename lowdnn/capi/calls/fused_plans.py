@@ -42,7 +42,8 @@ _ALIGNED = 256
 
 
 def make_plan(state: State, handle: Address, plan: Address, constants: Address, size: Address) -> None:
-    """Tells the workspace. Raises NotSupportedError for operations with bit masks and those that no engine has."""
+    """Makes the plan and writes its workspace size. Raises NotSupportedError for operations with bit masks and those
+    that no engine computes."""
     where = "cudnnMakeFusedOpsPlan"
     user = state.objects.get(handle, Handle, f"{where}.handle")
     old = state.objects.get(plan, FusedPlan, f"{where}.plan")

@@ -123,7 +123,7 @@ class Normalisation:
     def training_bytes(self, x: Address, z: Address, y: Address, address: int) -> int:
         """The workspace of a training call with alpha 1, beta 0, running and saved statistics.
 
-        Descriptors of the tensors, and an address that stands for all of theirs.
+        Its arguments are the tensors' descriptors, and an address that stands for each tensor's address.
         """
         both = (address, address)
         self.train((1.0, 0.0), (x, address), (z, address), (y, address), address, address, 1.0, both, 1.0, both)

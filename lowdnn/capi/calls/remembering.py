@@ -28,12 +28,14 @@ _COUNTS = ("nbDims", "arrayLength")
 
 
 def remembering(name: str, call: Call) -> Call:
-    """``call``, which does not work out again what it has, where it launches, tells a size or sets a descriptor."""
+    """Wraps ``call`` so that repeated calls use the remembered outcome, if it launches, returns a size or sets a
+    descriptor."""
     function = functions()[name]
     form, types = Form.of(function), [argument.type.base for argument in function.arguments]
     if form.scales:
         return _remembering_launches(form, call)
-    # Each descriptor of a recurrent network is an object of its own, and its calls look things up themselves.
+    # Calls on recurrent networks are not wrapped: each of their descriptors is a new object, and they have caches of
+    # their own.
     if any(base.startswith("RNN") for base in types) or form.addresses or not form.descriptors:
         return call
     if name.endswith(_SIZES) and len(form.sizes) == 1 and not form.arrays:

@@ -62,7 +62,7 @@ def get_attribute(state: RuntimeState, value: Address, attribute: int, device: i
 
 
 def get_properties(state: RuntimeState, properties: Address, device: int) -> None:
-    """A cudaDeviceProp with the name, the memory and what the device has of attributes.
+    """Writes a cudaDeviceProp with the name, the memory and the attributes that the device reports.
 
     Source: driver_types.h of CUDA 13.0.
     """

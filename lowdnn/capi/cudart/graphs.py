@@ -160,7 +160,7 @@ def _kind(driver: Driver, destination: int, source: int, kind: int, where: str) 
 
 
 def _fill(parameters: Address, where: str) -> Fill:
-    """The fill of one row, or of rows without a gap between them."""
+    """The fill of the parameters' memory, which must be one row, or rows without gaps."""
     fields = read_array(parameters, "B", _FILL.size, f"{where}.params")
     destination, pitch_bytes, value, width_bytes, width, height = _FILL.unpack(bytes(fields))
     if width_bytes not in _ELEMENT_BYTES:

@@ -16,9 +16,8 @@ _STEP: Final = 16
 
 
 class UserObject:
-    """The C function ``destroy`` is called with ``pointer`` when nobody has a reference any more.
-
-    It is not called at the end of the interpreter.
+    """An object of the program. When its last reference is released, the C function ``destroy`` is called with
+    ``pointer``, except at the end of the interpreter.
     """
 
     def __init__(self, pointer: int, destroy: int) -> None:

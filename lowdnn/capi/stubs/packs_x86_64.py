@@ -46,7 +46,7 @@ class _Code(Assembler):
         self._add("4885f6")  # test rsi, rsi
         self._branch(_IF_EQUAL, "python")
         self._use_pool()
-        self._with_number("b9", pool.PACKS)  # mov ecx, as many attempts
+        self._with_number("b9", pool.PACKS)  # mov ecx, number of attempts
         self.label("next")
         self._with_number("b8", 1)  # mov eax, 1
         self._add(f"f0490fc142{pool.SERIAL:02x}")  # lock xadd [r10 + serial], rax

@@ -198,7 +198,8 @@ class AttentionBackwardCase(Case):
         return builder.tensor((self.b, 1, 1, 1), self.index, name=name)
 
     def _stats(self, builder: CaseBuilder) -> Tensor:
-        """Packed in this order whatever the layout of the heads, as FlashAttention takes them; ragged as those are."""
+        """The statistics' tensor, packed in the order (b, h, q) for any layout of the heads, as FlashAttention expects;
+        ragged if the heads are."""
         dims = (self.b, self.h, self.q, 1)
         if self.ragged != "no":
             return self._rows(builder, dims, DataType.FLOAT, "stats")

@@ -30,7 +30,7 @@ from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.scheduler import BlockFault, BlockFunction, Scheduler
 from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
-#: Host memory for the shared and local memory of one batch.
+#: Most bytes of host memory for the shared and local memory of one batch.
 _BATCH_BYTES = 32 << 20
 _GRID_WORKSPACE_BYTES = 8
 

@@ -16,7 +16,7 @@ from lowdnn.plan import KernelRef, Launch
 WARPGROUPS = 2
 #: Warps of a warpgroup.
 _WARPS = 4
-#: Tiles of gradients of the output in shared memory, where there is room for two.
+#: Tiles of d_o in shared memory, if there is room for two.
 _OUTPUT_STAGES = 2
 #: Warps of a block that add dq to the sums in memory.
 _ADDING_WARPS = 2
@@ -234,7 +234,7 @@ class BackwardProblem:
         return self.turns_offset + aligned_bytes((self.all_query_tiles + 1) * _WORD_BYTES)
 
     def output_stages(self, arch: ArchSpec) -> int:
-        """Tiles of gradients of the output that there is room for."""
+        """Tiles of d_o in shared memory: ``_OUTPUT_STAGES`` if they fit, otherwise 1."""
         fits = self.shared_bytes_with(_OUTPUT_STAGES) <= arch.shared_bytes_per_block
         return _OUTPUT_STAGES if fits else 1
 

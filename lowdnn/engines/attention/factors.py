@@ -32,7 +32,8 @@ class Factors:
         return found
 
     def _following(self) -> Factors | None:
-        """The factors with the one operation that reads the product, if that multiplies by a number in FLOAT."""
+        """These factors together with the only operation that reads the product, if that multiplies by a scalar in
+        FLOAT; otherwise None."""
         readers = [op for op in self.rest if any(t.uid == self.product.uid for t in op.operands.values())]
         if len(readers) != 1 or readers[0].mode is not PointwiseMode.MUL:
             return None

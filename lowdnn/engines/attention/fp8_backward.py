@@ -83,7 +83,7 @@ class Fp8Operands:
         return found
 
     def refuse(self) -> str:
-        """Why there are more elements than the kernel counts, or an empty string."""
+        """Why an operand has more elements than the kernel can count, or an empty string."""
         for port in _PORTS:
             if self.heads[port].tensor.element_count // _PIECE > MAX_EXTENT:
                 got = self.heads[port].tensor.element_count

@@ -92,7 +92,8 @@ class _Problem:
         return batch, ceil_div(all_heads, heads), length, size // 2 // self.vector
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """MULTIPLY, the heads of a thread: by default as many as leave every multiprocessor full."""
+        """MULTIPLY, the heads of a thread; the default is the largest number with which every multiprocessor still has
+        all its threads."""
         threads = arch.sm_count * arch.threads_per_sm
         values = [heads for heads in _HEADS if heads < 2 * self.rotation.source.dims[1]] or [1]
         full = [heads for heads in values if heads <= _ENOUGH_HEADS and prod(self.radices(heads)) >= threads]

@@ -12,7 +12,7 @@ from lowdnn.driver.emulated.checking.traits import Traits
 from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
 from lowdnn.driver.emulated.parsing.source_lines import source_line
 
-#: Host memory for the epochs of the shared memory of one batch.
+#: Most bytes of host memory for the epochs of the shared memory of one batch.
 _SHARED_EPOCH_BYTES = 256 << 20
 
 

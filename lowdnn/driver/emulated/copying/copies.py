@@ -100,7 +100,7 @@ class AsyncCopies:
         return len(self._under_way)
 
     def land(self, number: int) -> None:
-        """Lands one of the copies under way (0: the oldest), although nobody waits for it."""
+        """Lands one of the pending copies (0: the oldest) before any lane waits for it."""
         self._land(self._under_way.pop(number))
 
     def land_before(self, lanes: Array, serial: int) -> None:

@@ -9,7 +9,7 @@ from lowdnn.driver.emulated.running import collective
 
 
 def _pair(e: Emitter, target: Operand, first_code: str, expression: str) -> None:
-    """d or d|p from a call that gives both."""
+    """Assigns the destination ``d`` or ``d|p`` from a call that returns (value, predicate)."""
     first, second = e.temps(2, expression)
     if isinstance(target, Pair):
         e.out(target.first, first_code, first)

@@ -75,7 +75,7 @@ class _Scope:
 
 
 class _Body:
-    """The ``{ }`` of one function."""
+    """The parser of one function's body."""
 
     def __init__(self, tokens: Tokens, function: FunctionIR) -> None:
         self.p = tokens

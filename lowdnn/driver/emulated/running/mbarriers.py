@@ -216,7 +216,8 @@ class Mbarriers:
     def _arrive_in_turns(
         self, index: Array, place: Array, counts: Array, drop: bool, partial: bool, releasing: Array | None
     ) -> Array:
-        """Lanes arrive one after the other: some of them complete a phase and others belong to the next."""
+        """Applies the lanes' arrivals one by one, if some of them complete a phase and others belong to the next
+        one."""
         states = np.empty(index.size, dtype=np.uint64)
         for position in range(index.size):
             one = index[position : position + 1]

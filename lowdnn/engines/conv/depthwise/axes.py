@@ -20,7 +20,7 @@ from math import gcd
 from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.plan import Argument, Struct
 
-#: Most targets that strips may cover, as a multiple of those that the best strip covers.
+#: Most targets that a choice of strips may cover, relative to the choice that covers the fewest.
 _MAX_COVERED = 1.1
 
 

@@ -143,7 +143,7 @@ class LineProduct(LinePass):
         return ceil_div(count, _MAX_VECTOR) * _MAX_VECTOR
 
     def pitches(self, tile: MmaLinesTile) -> tuple[int, int]:
-        """Pitches between the samples of batches, and between those of channels, in elements."""
+        """Elements from one batch's samples to the next batch's, and from one channel's to the next channel's."""
         samples = self.samples(tile)
         skews = tile.lanes // _SKEWED_LANES if tile.lanes > 1 else 0
         return tile.block_channels * samples + skews * _SKEW, samples

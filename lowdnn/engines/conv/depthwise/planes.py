@@ -106,7 +106,7 @@ class PlaneCorrelation(DataPass):
 
     @cached_property
     def channels(self) -> int:
-        """Channels of a thread, those of a word."""
+        """Channels of a thread: the channels that one word holds."""
         return word_channels(self.source)
 
     @cached_property
@@ -201,7 +201,8 @@ class PlaneCorrelation(DataPass):
                 yield tile, work
 
     def _least_parts(self, blocks: int, arch: ArchSpec) -> int:
-        """The fewest parts, with ``blocks`` blocks each, that give every multiprocessor enough blocks."""
+        """The fewest parts of the planes that give every multiprocessor ``_ENOUGH_BLOCKS`` blocks; each part has
+        ``blocks`` blocks."""
         enough = (p for p in PARTS if p * blocks >= _ENOUGH_BLOCKS * arch.sm_count or p >= self.axes[0].targets)
         return next(enough, PARTS[-1])
 

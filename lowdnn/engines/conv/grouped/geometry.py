@@ -169,8 +169,8 @@ class GroupedGeometry:
 
     @cached_property
     def _reads_whole_filters(self) -> bool:
-        """Whether filters can be used in their memory layout: by warps that keep them, in steps of one tap, without
-        zeros; output blocks are read in pairs.
+        """Whether filters can be used in their memory layout. Warps must keep them in registers, a step must have one
+        tap, a pack one group (no zeros), and output blocks are read in pairs.
         """
         pack, slab = self.pack, self.slab
         has_pairs = pack.in_unit * pack.output_blocks % 2 == 0

@@ -171,7 +171,8 @@ class _Problem:
         return self.filter_bytes + _WARPS * (stages + tile.pixels * self._out_bytes)
 
     def best_tile(self, arch: ArchSpec) -> _Tile:
-        """The first tile with enough bytes in flight, or else the one with most."""
+        """The first tile with at least ``_ENOUGH_BYTES`` in flight, otherwise the tile with the most bytes in
+        flight."""
         fitting = self.tiles(arch)
         enough = (tile for tile in fitting if self._coming_bytes(tile) >= _ENOUGH_BYTES)
         return next(enough, max(fitting, key=self._coming_bytes))

@@ -113,7 +113,8 @@ class RowTiledMma(ProblemEngine[ProblemT], Floored):
 
     @abstractmethod
     def problem_of(self, operation: ConvolutionOperation, matched: Anchored[ConvolutionOperation]) -> ProblemT | str:
-        """The problem of ``operation``, the matched one or its exchanged form; a text says why there is none."""
+        """The problem of ``operation``, which is the matched one or its exchanged form; otherwise a text that says why
+        there is none."""
 
     def knobs_of(self, problem: ProblemT, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_ROWS and TILE_COLS, outputs of a tile; STAGES, tiles of a block."""

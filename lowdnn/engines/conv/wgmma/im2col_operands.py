@@ -140,7 +140,7 @@ class FilterOperand:
     def map(self, map_type: TensorMapDataType, lines: int, row_bytes: int, sharers: int) -> TiledMap:
         """The map (contiguous dimension, taps, other dimension) for the ``lines`` of a tile.
 
-        row_bytes: bytes along k.  sharers: blocks that each load a part of a stage's lines or k.
+        row_bytes: bytes along k.  sharers: number of blocks that divide the loads of a stage's lines or k.
         """
         size, contiguous = self.tensor.element_bytes, self.lines if self.is_mn_major else self.depth
         k = row_bytes // size

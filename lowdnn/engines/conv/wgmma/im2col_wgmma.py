@@ -339,7 +339,8 @@ class _Cut(WgmmaCut):
         )
 
     def grid(self, arch: ArchSpec) -> int:
-        """Blocks of the grid: as many as are resident at once, in whole clusters, at most one cluster for an item."""
+        """Blocks of the grid: the number of resident blocks in whole clusters, but at most one cluster for each
+        item."""
         return self.schedule.grid(arch.sm_count)
 
     def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:

@@ -173,7 +173,7 @@ def _timed(product: WgradProduct, tile: WgmmaTile, arch: ArchSpec) -> TimedTile:
 
 
 class _Cut(NamedTuple):
-    """Parts of k, their modelled time, and that time with the margin by which it must beat others."""
+    """A choice of the parts of k: its modelled seconds, and its cost, which is these seconds times a margin."""
 
     cost: float
     seconds: float

@@ -25,7 +25,7 @@ _TRANSPOSE_S = 0.09e-6
 _START_S = 1.1e-6
 #: Share of the shorter of memory time and concurrent work that the longer one does not hide.
 _EXPOSED = 0.085
-#: Seconds of the launch that adds up the slices until its first bytes have arrived, plus those of its end.
+#: Fixed seconds of the launch that adds the slices: until its first bytes have arrived, and at its end.
 _SUM_START_S = 1.6e-6
 #: Share of a copy's rate at which slices are written and read again.
 _SLICE_REACH = 0.93
