@@ -101,7 +101,7 @@ __device__ __forceinline__ void load_in_lines(u16& to, const void* from) {
   asm("ld.global.nc.L2::256B.u16 %0, [%1];" : "=h"(to) : "l"(from));
 }
 
-// Paths by which a tensor is read.
+// How loads of a tensor are cached.
 struct Stream {  // for elements that are read once, and not written by the same kernel
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
     typename Word<sizeof(T) * W>::Type word;
@@ -135,7 +135,8 @@ template <class Path, int WIDTH, class T, int V> __device__ __forceinline__ void
   }
 }
 
-// Loads V elements if they exist; otherwise `to` is unchanged. The kernel must not write what it reads here.
+// Loads V elements if they exist; otherwise `to` is unchanged. Loads take the read-only path, so the kernel must not
+// write these elements.
 template <int WIDTH, class T, int V>
 __device__ __forceinline__ void load_where(bool exists, T (&to)[V], const T* from) {
   constexpr int W = access_width(WIDTH, V, sizeof(T));

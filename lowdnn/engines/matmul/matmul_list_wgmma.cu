@@ -1,9 +1,10 @@
 // matmul_list_wgmma: c_i[b, m, n] = epilogue_i(sum over k of a_i[b, m, k] * b_i[b, k, n]) for a list of independent
 // products i with TMA and wgmma, for sm_90a.
 //
-// Operands p and q of a product are a and b, in the order in which they make the rows and columns of its output, which
-// is contiguous along the columns; their maps are (contiguous dimension, other dimension, batch). P_MN_MAJOR: p's rows
-// are contiguous, otherwise its k; Q_MN_MAJOR likewise. All products have the same types and layouts.
+// Of a product's a and b, p is the operand that gives the output's rows, and q the one that gives its columns, along
+// which the output is contiguous. Their maps are (contiguous dimension, other dimension, batch). P_MN_MAJOR: p is
+// contiguous along the rows, otherwise along k; Q_MN_MAJOR: q is contiguous along the columns, otherwise along k. All
+// products have the same types and layouts.
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh); it computes tiles of
 // TILE_M x TILE_N of all products, one after the other (product_list.cuh).
 // Shared memory: STAGES stages of (p, q), a staging area for each consumer warp, barriers.

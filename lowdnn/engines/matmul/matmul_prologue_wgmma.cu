@@ -4,7 +4,7 @@
 // Operand p, which gives the rows of the tiles, is prologue(raw): its stages hold elements of RAW_TYPE, K-major, which
 // pass through registers to the tensor cores (register_operand.cuh). Operand q gives the tile's columns, in the layout
 // of its tensor map (Q_MN_MAJOR: its n is contiguous, otherwise its k). Output, TRANSPOSED, blocks, shared memory and
-// launch are as in matmul_wgmma.cu, without clusters and parts of k.
+// launch are as in matmul_wgmma.cu, but there are no clusters and k is not split.
 // SHARES_LOADS: whether the prologue's other operands are the same for all rows of p. HAS_TAIL: whether k ends within a
 // stage. generated.cuh defines two functors: Functor, the epilogue, and Prologue, over (batch axes, rows of p, k).
 

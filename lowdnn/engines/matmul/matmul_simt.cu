@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
     columns_base += index * p.columns_strides[axis];
   }
 
-  // Fetch tile t + 1, multiply tile t, put tile t + 1 into the other buffer.
+  // While tile t is multiplied from one buffer, tile t + 1 travels to registers; then it goes to the other buffer.
   Tile tile(thread);
   Operand<ROWS_TYPE, TILE_ROWS, ROWS_ALONG_DEPTH> rows(rows_base, p.rows_strides[RANK - 2], p.rows_strides[RANK - 1],
                                                        first_row, p.extents[RANK - 2], thread);

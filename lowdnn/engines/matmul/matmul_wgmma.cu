@@ -1,12 +1,15 @@
 // matmul_wgmma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]) with TMA and wgmma, for sm_90a.
 //
-// Operands p and q are a and b, in the order in which they make the rows and columns of the tiles. Their tensor maps
-// have dimensions (contiguous dimension, other dimension, BATCH_AXES batch axes). P_MN_MAJOR: p's m is contiguous,
-// otherwise its k; Q_MN_MAJOR likewise. The output's index space (output_map.cuh) has ROW_AXES axes of rows (batch
-// axes, then one of m and n), and its contiguous axis as columns. A tile's rows are the output's rows or, with
-// TRANSPOSED, its columns: if there are few of one kind, they become the tile's columns.
-// Block: computes tiles of TILE_M x TILE_N over parts of k (tile_schedule.cuh).
-// Shared memory: STAGES stages of (p, q), then as in wgmma_kernel.cuh, which also describes blocks and launch.
+// Of a and b, p is the operand that gives the tiles' rows, and q the one that gives their columns. Their tensor maps
+// have dimensions (contiguous dimension, other dimension, BATCH_AXES batch axes). P_MN_MAJOR: p is contiguous along the
+// tile's rows, otherwise along k; Q_MN_MAJOR: q is contiguous along the tile's columns, otherwise along k. The output's
+// index space (output_map.cuh) has ROW_AXES axes of rows (batch axes, then one of m and n), and its contiguous axis as
+// columns. A tile's rows are the output's rows or, with TRANSPOSED, its columns: an output of few rows wastes less of a
+// transposed tile, since tiles have at least 64 rows but as few as 8 columns.
+// Block: computes tiles of TILE_M x TILE_N, each over all of k or a part of it (tile_schedule.cuh). One thread of the
+// last warpgroup loads p and q by TMA; the other warpgroups multiply and store (wgmma_kernel.cuh, as are clusters and
+// the launch).
+// Shared memory: STAGES stages of (p, q), then as in wgmma_kernel.cuh.
 // STORE: how the accumulators are stored (wgmma_output.cuh).
 
 #include "include/epilogue/output_map.cuh"

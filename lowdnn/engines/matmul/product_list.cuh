@@ -50,8 +50,8 @@ template <class List, class Loader, bool IS_P> struct ListOperand {
   }
 };
 
-// Epilogue with the output of the tile's product. BY_MAP: it is a MapEpilogue without an operand, whose count of stores
-// runs through all tiles.
+// Stores each tile by an Epilogue with the output of the tile's product. BY_MAP: Epilogue is a MapEpilogue without an
+// operand; its count of stores, which chooses the staging buffer, goes on from tile to tile.
 template <class List, class Epilogue, bool BY_MAP> struct ListEpilogue {
   const List& list;
   u8* const staging;

@@ -17,7 +17,7 @@ struct GroupWork : TileWork {
 template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, class Groups> struct GroupSchedule {
   struct Arguments {
     Groups groups;
-    Divider columns, band_tiles;  // clusters along a row; clusters in a band of `band` rows
+    Divider columns, band_tiles;  // clusters of tiles along a row; clusters in a band, `band` rows of clusters
     u32 band;
     i32 k_blocks;
   };

@@ -2,11 +2,11 @@
 // sm_80 and newer (token_groups.cuh, routing.cuh).
 //
 // Layouts: token's k is contiguous; B_K_MAJOR: weight's k is contiguous, otherwise its n; the other dimension has any
-// stride. Rows to gather have been gathered: from(r) = r.
-// Block: blockIdx.x = row tile * column tiles + column tile; tiles of TILE_M rows of one group are counted through all
-// groups, and blocks past the last tile end at once.
+// stride. A launch before has gathered the rows (moe_gather.cu), so that from(r) = r.
+// Block: blockIdx.x = row tile * column tiles + column tile. A row tile is TILE_M rows of one group; row tiles are
+// numbered group by group, and blocks past the last one end at once.
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh); from byte `table`
-// on, a word for each group and one more.
+// on, groups + 1 words for GroupTiles.
 // Launch: WARPS_M * WARPS_N * 32 threads.
 
 #include "include/epilogue/epilogue_tile.cuh"

@@ -2,10 +2,10 @@
 // accumulator's type, without tensor cores (token_groups.cuh, routing.cuh).
 //
 // Layouts: any strides.
-// Block: blockIdx.x = row tile * column tiles + column tile; tiles of TILE_ROWS rows of one group are counted through
-// all groups, and blocks past the last tile end at once. Operands are converted to the accumulator's type before they
-// enter shared memory (simt_product.cuh). Elements outside the group or the matrices count as 0.
-// Shared memory: the two operand tiles, twice (static); a word for each group and one more (dynamic).
+// Block: blockIdx.x = row tile * column tiles + column tile. A row tile is TILE_ROWS rows of one group; row tiles are
+// numbered group by group, and blocks past the last one end at once. Operands are converted to the accumulator's type
+// before they enter shared memory (simt_product.cuh). Elements outside the group or the matrices count as 0.
+// Shared memory: two buffers of both operand tiles (static); groups + 1 words for GroupTiles (dynamic).
 // Launch: Tile::THREADS threads.
 // Macros: TOKEN_TYPE WEIGHT_TYPE OFFSET_TYPE ROUTING TILE_ROWS TILE_COLUMNS TILE_DEPTH; TOKEN_ALONG_DEPTH,
 // WEIGHT_ALONG_DEPTH: 1 if an operand's strides are smallest along k.

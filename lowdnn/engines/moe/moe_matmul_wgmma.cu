@@ -2,12 +2,12 @@
 // wgmma, for sm_90a (token_groups.cuh, routing.cuh).
 //
 // Operands: p is token, its map (contiguous dimension, other dimension, 1); q is weight, its map (contiguous dimension,
-// other dimension, experts). P_MN_MAJOR: token's rows are contiguous, otherwise its k; Q_MN_MAJOR: weight's n is. Rows
-// to gather have been gathered: from(r) = r.
+// other dimension, experts). P_MN_MAJOR: token is contiguous along its rows r, otherwise along k; Q_MN_MAJOR: weight is
+// contiguous along n, otherwise along k. A launch before has gathered the rows (moe_gather.cu), so that from(r) = r.
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh); it computes tiles of
 // TILE_M rows of one group and TILE_N columns (grouped_tiles.cuh).
-// Shared memory: STAGES stages of (p, q), a staging area for each consumer warp, barriers, a word for each group and
-// one more.
+// Shared memory: STAGES stages of (p, q), a staging area for each consumer warp, barriers, groups + 1 words for
+// GroupTiles.
 // Launch: at most as many blocks as are resident at once, of (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
 // BY_MAP: the output is stored by tensor map, otherwise the functor stores it, VECTOR elements at a time.
 

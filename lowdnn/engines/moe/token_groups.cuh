@@ -44,8 +44,8 @@ struct SharedWords {
   __device__ __forceinline__ u32 operator[](u32 index) const { return load_shared_32(address + index * 4); }
 };
 
-// Tiles of `TILE` rows of every group, in order: before[g] tiles belong to groups before g, before[count] to all
-// groups.
+// Each group is cut into tiles of `TILE` rows, which are numbered group by group: before[g] is the number of group g's
+// first tile, before[count] the number of tiles of all groups.
 struct GroupTiles {
   SharedWords before;
   u32 count;
@@ -63,7 +63,7 @@ struct GroupTiles {
 
   __device__ __forceinline__ u32 all() const { return before[count]; }
 
-  // The group of a tile below all().
+  // The group that has tile `tile`, a number below all().
   __device__ __forceinline__ u32 group_of(u32 tile) const { return last_not_above(before, count, tile); }
 
  private:

@@ -11,7 +11,7 @@
 // a row].
 // Block: one row for each slot, then one grid further on, and so on, in a persistent grid; CLUSTER blocks share rows.
 // Each thread has the same elements of all of its rows, and sums them in registers. STAGES rows are in flight to shared
-// memory. CACHES_ROW: the row at hand stays in registers, unconverted, and its stage is refilled at once; otherwise it
+// memory. CACHES_ROW: the current row stays in registers, unconverted, and its stage is refilled at once; otherwise it
 // is read twice. The scales stay in registers or in shared memory (SCALES). No other thread reads a thread's part of a
 // stage, or its scales, so that they need no barrier.
 // Shared memory: RowTeam's and, with several slots, VECTOR sums for each thread; dynamic: STAGES rows of x, of dy, of
@@ -28,7 +28,7 @@
 #include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
-// Functors that a kernel may be without.
+// Optional functors: generated.cuh defines those that the kernel has.
 struct Again;
 struct Mean;
 struct Scale;
@@ -114,7 +114,7 @@ template <class Source, int SIZE, int COUNT> struct StagedRows {
   Loaded* const first;
 
   __device__ __forceinline__ explicit StagedRows(void* memory) : first(static_cast<Loaded*>(memory)) {}
-  // The end of this object's shared memory.
+  // The address after this object's shared memory.
   __device__ __forceinline__ void* end() const { return first + STAGES * COUNT * THREADS; }
 
   template <int RANK>
@@ -172,7 +172,7 @@ struct PrefetchedRows {
   const RowNumbers<Inverse> inverse;
   const RowNumbers<Mean, CENTRED> mean;
   RowWalk<Tile> ahead;  // the row that is copied next
-  int stage = 0;        // the stage of the row at hand, then of the next copy
+  int stage = 0;        // the stage of the current row, to which the next copy goes afterwards
 
   __device__ __forceinline__ PrefetchedRows(const Params& p, void* memory)
       : p(p), x(memory), dy(x.end()), inverse(dy.end()), mean(inverse.end()), ahead(p.sizes) {
@@ -181,7 +181,7 @@ struct PrefetchedRows {
     for (int i = 0; i < STAGES; ++i) prefetch_next();
   }
 
-  // Fetch the statistics of the row at hand, and one of its groups.
+  // Read the current row's statistics, and one of its groups, from its stage to registers.
   __device__ __forceinline__ void fetch_numbers(const RowWalk<Tile>& walk, Row& row) const {
     row.inverse = inverse.get(p, walk, stage);
     row.mean = mean.get(p, walk, stage);
@@ -191,10 +191,10 @@ struct PrefetchedRows {
     dy.fetch(stage, item, row.dy.in.whole[item]);
   }
 
-  // The end of this object's shared memory.
+  // The address after this object's shared memory.
   __device__ __forceinline__ void* end() const { return mean.end(); }
 
-  // Begins the copies of the next row to the stage of the row at hand.
+  // Begins the copies of the next row to the current row's stage.
   __device__ __forceinline__ void prefetch_next() {
     each_group(ahead, [&](int item, i64 column) {
       x.copy(args_of<Data>(p), ahead.coordinate, column, stage, item);

@@ -29,7 +29,7 @@
 #include "resident_chunks.cuh"
 #include "generated.cuh"
 
-// Functors that a kernel may be without.
+// Optional functors: generated.cuh defines those that the kernel has.
 struct Again;
 struct Scale;
 struct Bias;

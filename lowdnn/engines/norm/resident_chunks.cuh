@@ -20,7 +20,7 @@
 // none.
 template <class Tile, bool ANY> struct ChunkSlots {
   static constexpr int RING = 3;  // two chunks are in flight while one is used
-  static constexpr int FIRST_GROUPS = 16;  // groups committed at least before the first chunk is used
+  static constexpr int FIRST_GROUPS = 16;  // least copy groups committed before the first chunk is used
 
   const int chunks, count;
 
@@ -91,12 +91,12 @@ template <class Tile, bool ANY> struct ChunkSlots {
 // used for the last time, its slot is refilled with the chunk `count` positions later, of the next row or a later one.
 // So memory does not idle while the threads of a row wait at barriers.
 template <class Tile> struct RowRing {
-  static constexpr int MOST_PENDING = 15;  // groups after a chunk's own that a wait can leave pending, at most
+  static constexpr int MOST_PENDING = 15;  // most copy groups that a wait can leave pending
 
   const int chunks, count;
   RowWalk<Tile> ahead;  // the row of the chunk that is copied next
   int next = 0;         // the chunk that is copied next
-  int first = 0;        // the slot of the first chunk of the row at hand
+  int first = 0;        // the slot of the current row's first chunk
 
   __device__ __forceinline__ RowRing(const RowSizes<Tile::RANK>& sizes, i64 count)
       : chunks(int(Tile::chunks(sizes))), count(int(count)), ahead(sizes) {}
@@ -158,7 +158,7 @@ template <class Source, class Tile, bool ANY> struct ResidentChunks {
   __device__ __forceinline__ ResidentChunks(void* memory, i64 count)
       : first(static_cast<Loaded*>(memory)), count(count) {}
 
-  // The end of this object's shared memory.
+  // The address after this object's shared memory.
   __device__ __forceinline__ void* end() const { return first + count * (Tile::THREAD_GROUPS * Tile::BLOCK_SIZE); }
 
   __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,

@@ -100,7 +100,7 @@ template <class Team, int COUNT, bool TOGETHER> struct RowExchange {
     arrive_by_warps(shared_address(shared.estimated + result));
   }
 
-  // Waits for the estimates of the row at hand.
+  // Waits for the estimates of the current row.
   __device__ __forceinline__ void get_estimate(T (&values)[WIDTH]) const {
     const u32 result = sequence % RESULTS;
     mbarrier_wait(shared_address(shared.estimated + result), sequence / RESULTS & 1);

@@ -5,7 +5,7 @@
 #include "include/math/reduction_operators.cuh"
 #include "include/optional.cuh"
 
-// Functors that a kernel may be without.
+// Optional functors: generated.cuh defines those that the kernel has.
 struct Epilogue;
 struct SquaresEpilogue;
 

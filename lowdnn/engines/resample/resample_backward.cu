@@ -6,9 +6,9 @@
 //
 // Layouts: any strides. A thread has CHANNELS channels, contiguous if dy is channels-last, of ROWS x COLUMNS
 // neighbouring positions. If IS_TILED, the outputs that read the tile, and their taps, are known at compile time: each
-// output is read
-// once, and in a search for maxima so is each position of its windows, as in resample_forward. Otherwise a thread has
-// one position or, if dy is channels-last, COLUMNS of them in sequence, and loops over the outputs that read it.
+// output is read once, and in a search for maxima so is each position of its windows, as in resample_forward. Otherwise
+// a thread has one position or, if dy is channels-last, COLUMNS of them in sequence, and loops over the outputs that
+// read it.
 // Block: THREADS threads; neighbouring threads have neighbouring groups of dx, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
@@ -17,15 +17,16 @@
 // its channels are not contiguous. RESULT: the type that searches for maxima, see window_results.cuh. PADDING, DIVISOR:
 // see resample.cuh. HAS_PLANES: 0 for two axes or one. REPEATS: whether an output may read a position several times.
 // CHANNELS_LAST: whether channels are the innermost axis of groups. CONTIGUOUS: whether neighbouring columns are
-// contiguous in all that is read. ACCESS, SHIFT, X_ACCESS, X_SHIFT: for dy and index, and for x: elements of an access
-// along a row, and those of the first access before the first element that is needed. ROW_READERS, COLUMN_READERS: the
-// tile, see window_tile.cuh; unless IS_TILED, one position. INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
+// contiguous in all that is read. ACCESS and X_ACCESS: elements of an access along a row of dy and index, and of x.
+// SHIFT and X_SHIFT: elements that the first of these accesses reads before the first one needed. ROW_READERS,
+// COLUMN_READERS: the tile, see window_tile.cuh; unless IS_TILED, one position. INDEX: u32 up to 2^31 groups, otherwise
+// i64. THREADS.
 
 #include "include/optional.cuh"
 #include "window_tile.cuh"
 #include "generated.cuh"
 
-// The source of maxima: none, the index, or a search in x.
+// Where argmaxes come from: none are needed, they are stored in `index`, or a search in x finds them.
 struct NoMaxima {};
 struct IndexedMaxima {
   const INDEX_TYPE* index;
@@ -56,7 +57,7 @@ constexpr bool HAS_OWN_DIVISORS = DIVISOR == TAPS || DIVISOR == INSIDE;
 typedef Sum<COMPUTE, CHANNELS> Gradient;
 typedef ImagePlane<DY_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, ACCESS, SHIFT, SKIP> GradientPlane;
 
-// The source of maxima for a plane of outputs, at the thread's channels.
+// What the argmaxes of a plane of outputs are read from, at the thread's channels: `index`, or x for a search.
 template <class Maxima> struct ArgmaxPlane {
   __device__ __forceinline__ ArgmaxPlane(const Maxima&, const TapAxis (&)[3], i64, i64, i32) {}
 };
@@ -81,7 +82,7 @@ template <> struct ArgmaxPlane<SearchedMaxima> {
   }
 };
 
-// One plane of dy, with its source of maxima, at the thread's channels.
+// One plane of dy at the thread's channels, and what its argmaxes are read from.
 struct OutputPlane {
   GradientPlane dy;
   i32 number;
@@ -181,7 +182,7 @@ __device__ __forceinline__ void walk_plane(const Params& p, const OutputPlane& o
   }
 }
 
-// The weight along one axis of a tile's position `i`, which is the image's `position`, in the tile's output k.
+// The weight along one axis with which the tile's output k reads the tile's position `i`, the image's `position`.
 template <class Tile>
 __device__ __forceinline__ COMPUTE tap_weight(const TapAxis& axis, int k, int i, i32 position) {
   if (!LINEAR) return COMPUTE(1);
@@ -204,7 +205,7 @@ template <> struct IndexedArgmaxes<IndexedMaxima> {
     plane.index.read_row<Sum<i32, CHANNELS>>(argmax, first_row, o, first_column, 0);
   }
 };
-// The argmaxes of a search, which count over the tile of windows.
+// The argmaxes that a search finds: Codes, which number the positions of all of the tile's windows together.
 template <class Result, class Rows, class Columns> struct SearchedArgmaxes {
   typedef typename Rows::OwnWindows RowWindows;
   typedef typename Columns::OwnWindows ColumnWindows;

@@ -12,9 +12,9 @@
 // a window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one.
 // HAS_INDEX: whether argmaxes are stored. INDEX_TYPE: their type. INDEX_WIDTH: elements of an access to them, 0 for any
 // strides. CHANNELS_LAST: whether channels are the innermost axis of groups; otherwise columns are. CONTIGUOUS: whether
-// neighbouring columns of x are contiguous. ACCESS: elements of an access along a row. SHIFT: those of the first access
-// before the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; unless IS_TILED, one window. INDEX:
-// u32 up to 2^31 groups, otherwise i64. THREADS.
+// neighbouring columns of x are contiguous. ACCESS: elements of an access along a row. SHIFT: elements that the first
+// access reads before the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; unless IS_TILED, one
+// window. INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
 #include "include/optional.cuh"
 #include "window_tile.cuh"
@@ -73,8 +73,8 @@ __device__ __forceinline__ void walk_plane(const Params& p, const Plane& plane, 
   }
 }
 
-// The code of a window's first tap that counts, which is the argmax if no value exceeds the lowest; of its first tap if
-// none counts.
+// The code of a window's first tap that is not skipped as padding or, if all are, of its first tap. It is the argmax
+// if no value exceeds the lowest of its type.
 __device__ __forceinline__ i32 first_code_of(const Params& p, int i, int j, const i32 (&output)[3], i32 row,
                                              i32 column) {
   if constexpr (!IS_TILED) {

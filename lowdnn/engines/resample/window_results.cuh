@@ -202,7 +202,7 @@ template <class X, int V, bool KEEPS_NAN> struct LargestKey {
  private:
   static __device__ __forceinline__ u32 ranks(Pair<X> pair) {
     const u32 bits = without_negative_zero(KEEPS_NAN ? pair : larger<false>(lowest<Pair<X>>(), pair)).bits;
-    u32 signs;  // the sign of each half, in all of its bits
+    u32 signs;  // each half is 0xffff if its number is negative, otherwise 0
     asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(signs) : "r"(bits));
     return bits ^ (signs & 0x7fff7fff);
   }

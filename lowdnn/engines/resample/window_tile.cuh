@@ -26,7 +26,7 @@ template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Windows
   template <int OUTSIDE> static __device__ __forceinline__ i32 first_tap(int window, i32 start) {
     return OUTSIDE == SKIP ? max(-start - first(window), 0) : 0;
   }
-  // Whether a window has taps that count.
+  // Whether a window has taps that are not skipped as padding.
   template <int OUTSIDE> static __device__ __forceinline__ bool has_taps(int window, i32 start, i32 extent) {
     return OUTSIDE != SKIP || (start + first(window) > -WINDOW && start + first(window) < extent);
   }

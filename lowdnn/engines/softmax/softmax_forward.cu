@@ -27,7 +27,7 @@
 #include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
-// Functors that the kernel may be without.
+// Optional functors: generated.cuh defines those that the kernel has.
 struct Sink;
 struct Stats;
 struct Max;
@@ -56,7 +56,7 @@ struct Params : Numbers,
 constexpr int WIDTH = Tile::WIDTH;
 // Whether lanes first reduce largest elements, then sums, and the rest of the team then reduces both together.
 constexpr bool JOINS_BOTH = !Team::BY_NUMBER && Team::HAS_BARRIER;
-// Whether a chunk's exponentials replace its elements.
+// Whether a chunk's exponentials overwrite its elements in registers.
 constexpr bool KEEPS_EXPONENTIALS = !CHUNKED && !IS_LOG && !AS_READ;
 
 // The base of a row's exponentials: its largest element, or 0 if all are minus infinity.
@@ -217,7 +217,7 @@ __device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<
     store_number<Stats, STATS>(p, walk, stats);
   }
   if constexpr (MAX) {
-    // `largest` would need registers up to here.
+    // Keeping `largest` until here would take registers, so the maximum is derived from the base.
     Value max[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) max[w] = sum[w] == 0 ? Value(-INFINITE) : base[w];

@@ -4,9 +4,9 @@
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
 // Block: one tile of SIDE_U u by SIDE_V v. From each of ROWS rows of x it reads the LANES_U aligned vectors of 16 bytes
 // that contain its part of the row, and puts them into shared memory element by element. From there it writes aligned
-// vectors of y. So that all of these are whole, the tile's part of a row of y begins at its first aligned vector, up to
-// Y_VECTOR - 1 elements before the tile: so many rows of x are read twice. Only at the ends of y's rows are single
-// elements written.
+// vectors of y. So that these are whole, a block's part of a row of y begins with the first aligned vector, up to
+// Y_VECTOR - 1 elements before the tile. The block therefore also reads the last Y_VECTOR rows of x of the tile before.
+// Only at the ends of y's rows are single elements written.
 // Shared memory: rows of y, one after the other at a pitch that is not a multiple of two words; an element lies at the
 // same position within its word as in y, so that vectors are read as words.
 // Launch: THREADS threads, a block for each tile; the coordinates of tile t of a part are its digits over the radices
@@ -38,7 +38,7 @@ struct Params {
   PartRounds<PARTS> rounds;
 };
 
-// The number of `count` neighbours, the first of which is aligned to all of them, that lie after the one at `at`.
+// Elements after the one at `at` up to the end of its aligned vector of `count` elements, a power of two.
 template <class T> __device__ __forceinline__ int left_after(const T* at, int count) {
   return int(~(u64(at) / sizeof(T)) & (count - 1));
 }
@@ -46,8 +46,8 @@ template <class T> __device__ __forceinline__ int left_after(const T* at, int co
 struct Tile {
   const X* x;  // its first element
   Y* y;
-  int end_u;           // elements along u, counted from the first one
-  int begin_v, end_v;  // rows that are read, counted from Y_VECTOR before the first one
+  int end_u;           // elements of the tile along u that exist
+  int begin_v, end_v;  // rows of x that are read; number 0 is Y_VECTOR rows before the tile's first one
 
   __device__ __forceinline__ Tile(const Part& part, u32 block) : x(part.x), y(part.y) {
     i64 coordinate[RANK];
@@ -81,7 +81,7 @@ __device__ __forceinline__ void scatter(Y* to, int pitch, const X (&from)[X_VECT
   for (int i = 0; i < X_VECTOR; ++i) to[i * pitch] = Moved<Y, X>::of(from[i]);
 }
 
-// A vector of elements from `at` on, which is the start of a word.
+// The Y_VECTOR elements from `at` on, an address aligned to a word.
 __device__ __forceinline__ Vector<Y, Y_VECTOR> words_from(const Y* at) {
   Vector<u32, 4> words;
 #pragma unroll

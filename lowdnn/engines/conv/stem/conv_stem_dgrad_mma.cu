@@ -4,18 +4,21 @@
 // Layouts: dy has dense pixels of FILTERS elements, whole pieces of 16 bytes, and its other strides are whole pieces,
 // too; dx channels-last with dense rows; w any strides. There are always three spatial axes, with extents of 1 in
 // front.
-// Product: m = 16 positions q of a row of dx, each the STRIDE_2 columns from q * STRIDE_2 - BASE on, n = 8 of their
-// elements in a row of dx, k = 16 filters of the output q - shift. n also runs over the taps along the rows: one row of
-// dy adds to OPEN rows of dx. k may number the filters in any order that both operands share: lane % 4 = t holds words
-// 4t .. 4t + 3 of each 64 bytes, for two steps of k, and loads them at once.
+// Product: position q of a row of dx is the STRIDE_2 columns from q * STRIDE_2 - BASE on. Outputs q - shift reach it,
+// for shift < SHIFTS. m = 16 positions, n = 8 of a position's STRIDE_2 * CHANNELS elements, k = 16 filters of one
+// output. n also runs over the taps along the rows: one row of dy adds to OPEN rows of dx. k may number the filters in
+// any order that both operands share: lane % 4 = t holds words 4t .. 4t + 3 of each 64 bytes, for two steps of k, and
+// loads them at once.
 // Warp: takes units of SEGMENT positions of a row and GROUP steps of STRIDE_1 rows of a plane of dx. It walks down the
 // rows of dy and multiplies each by all its taps; then it stores the rows of dx that are complete and moves the sums of
-// the others up. A block of 16 positions has every BLOCKS_M-th one, so that positions a shift away also make up whole
-// blocks. Shared memory (dynamic): filters [depth tap][chunk][shift][block of n][lane] of 16 bytes.
+// the others up. Block i of a segment has 16 positions, i, i + BLOCKS_M, ..., so that the outputs of every shift are
+// whole blocks, too: the warp loads LOADED blocks of outputs once for all shifts.
+// Shared memory (dynamic): filters [depth tap][chunk][shift][block of n][lane] of 16 bytes.
 // Launch: THREADS threads, any number of blocks; it may be a dependent launch (dependent_launch.cuh).
-// Macros: TYPE; CHANNELS; FILTERS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1, STRIDE_2; GAP_0; PAD_0, PAD_1; BASE: the
-// padding of the last axis plus SHIFT; BLOCKS_M; GROUP; TOGETHER elements of a store; THREADS; MIN_BLOCKS on a
-// multiprocessor.
+// Macros: TYPE; CHANNELS; FILTERS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1, STRIDE_2; GAP_0: the dilation of the
+// first axis; PAD_0, PAD_1; SHIFT: 1 if positions begin a column before the padding, so that pairs of elements are
+// whole words, otherwise 0; BASE: the padding of the last axis plus SHIFT; BLOCKS_M; GROUP; TOGETHER elements of a
+// store; THREADS; MIN_BLOCKS on a multiprocessor.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "include/math/division.cuh"
@@ -45,7 +48,7 @@ struct Params {
   i32 filters;  // filters of w; the others are 0
   i32 extents[AXES];  // extents of dx; the last one in elements
   i32 outputs[AXES];
-  i32 first_step, end_step, first_position;
+  i32 first_step, end_step, first_position;  // steps of STRIDE_1 rows that a plane of dx has; a row's first position
   Divider units[4];  // (image, plane of dx, group, segment)
   i32 unit_count;
 };

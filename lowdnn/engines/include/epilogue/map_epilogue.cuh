@@ -97,7 +97,7 @@ struct MapEpilogue {
   typedef WholeReduction<Tile, WholeOperator> Whole;
 
   struct Output : Columns::Output, Rows::Output, Whole::Output {
-    TensorMap tensor, operand;  // `operand` is not read where there is none
+    TensorMap tensor, operand;  // `operand` is not used unless HAS_OPERAND
     u32 rows, columns;
     Map map;
     typename Functor::Args arguments;
@@ -107,7 +107,7 @@ struct MapEpilogue {
   u8* const area;  // STAGING_BYTES bytes of this warp
   const u32 barriers;  // BARRIER_BYTES bytes of this warp
   u32 stores = 0, loads = 0, uses = 0;
-  u32 chunks, across;  // chunks of the tile that exist; chunks side by side in 16 rows
+  u32 chunks, across;  // chunks of this warp's part of the tile that exist; those of 16 rows
   Columns column_reduction;
   Rows row_reduction;
   Whole whole_reduction;

@@ -37,7 +37,7 @@ template <class Source, class Tile, int HOW> struct NextRow {
     }
   }
 
-  // The end of this object's shared memory.
+  // The address after this object's shared memory.
   __device__ __forceinline__ void* end() const {
     return reinterpret_cast<u8*>(first + Tile::THREAD_GROUPS * Tile::BLOCK_SIZE) + BARRIER_BYTES;
   }

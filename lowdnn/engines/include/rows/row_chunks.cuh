@@ -64,7 +64,8 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
     take(args, walk, chunk, read);
   }
 
-  // `reading` gives the operands for a functor with the same values to read into; `take` converts what it has read.
+  // `reading` returns an empty object into which functor Same, which gives the same values, loads its operands; `take`
+  // computes the values from them.
   template <class Same> __device__ __forceinline__ ReadChunk<Same, Tile> reading() const { return {}; }
   template <class Same>
   __device__ __forceinline__ void take(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,

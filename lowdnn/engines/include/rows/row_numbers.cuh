@@ -45,7 +45,8 @@ __device__ __forceinline__ void store_of_row(const typename Target::Args& args, 
   }
 }
 
-// Load and store the number of one of the thread's WIDTH rows, ROWS as above.
+// Load and store the number of the thread's row `row`, below WIDTH; with ROWS > 1 only the first of ROWS neighbouring
+// rows stores.
 template <class Source, class Tile, class Value>
 __device__ __forceinline__ void load_of_one_row(const typename Source::Args& args, const RowWalk<Tile>& walk, int row,
                                                 Value& value) {
@@ -65,8 +66,8 @@ __device__ __forceinline__ void store_of_one_row(const typename Target::Args& ar
   if (number % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), number / ROWS, 1, one);
 }
 
-// Load and store the numbers that a kernel may be without (include/optional.cuh); p: Params that inherit the functor's
-// ArgsOf. Without them nothing is stored, and loads leave `values` unchanged.
+// Load and store optional numbers; p: Params that inherit the functor's ArgsOf (include/optional.cuh). Unless IS_THERE,
+// nothing is stored, and loads leave `values` unchanged.
 template <class Source, bool IS_THERE, int ROWS = 1, class Params, class Tile, class Value>
 __device__ __forceinline__ void load_number(const Params& p, const RowWalk<Tile>& walk, Value (&values)[Tile::WIDTH]) {
   if constexpr (IS_THERE) load_of_row<Source, ROWS>(args_of<Source>(p), walk, values);
@@ -77,7 +78,7 @@ __device__ __forceinline__ void store_number(const Params& p, const RowWalk<Tile
   if constexpr (IS_THERE) store_of_row<Target, ROWS>(args_of<Target>(p), walk, values);
 }
 
-// Load and store the number of one of the thread's WIDTH rows that a kernel may be without.
+// Load and store the optional number of the thread's row `row`, below WIDTH.
 template <class Source, bool IS_THERE, class Params, class Tile, class Value>
 __device__ __forceinline__ void load_one_number(const Params& p, const RowWalk<Tile>& walk, int row, Value& value) {
   if constexpr (IS_THERE) load_of_one_row<Source>(args_of<Source>(p), walk, row, value);

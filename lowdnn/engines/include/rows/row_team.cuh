@@ -10,7 +10,8 @@
 #include "include/rows/rows.cuh"
 #include "include/ptx/warpgroup.cuh"
 
-// An operator that joins arrays number by number: `joined` of a thread with another thread's.
+// An operator's join_all for arrays, number by number: each of a thread's `joined` takes in its counterpart in another
+// thread's `others`.
 template <class Operator> struct OneByOne {
   template <class T, int COUNT> static __device__ __forceinline__ void join_all(T (&joined)[COUNT],
                                                                                const T (&others)[COUNT]) {
@@ -49,8 +50,8 @@ template <class Tile_, class T, int MOST, bool POSTS = true, bool HAS_ROLES = fa
   static constexpr bool IS_POSTED = POSTS && !BY_NUMBER && Tile::CLUSTER_BLOCKS > 1;
   static constexpr bool PULLS = !IS_POSTED && Tile::CLUSTER_BLOCKS > 1;
   static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
-  static constexpr int AT_ONCE = 16;   // loads of a number in flight
-  static constexpr int FEW_SLOTS = 4;  // slots at most whose barriers have constant numbers
+  static constexpr int AT_ONCE = 16;   // most loads in flight while a thread reduces one number
+  static constexpr int FEW_SLOTS = 4;  // most slots of a block whose barriers have compile-time ids
   // Rows of a block whose normalisation groups have rows of several threads, and the number of these groups.
   static constexpr int ROWS = WIDTH % Tile::GROUP_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
   static constexpr int GROUPS = Tile::GROUP_BLOCKS > 1 ? 0 : ROWS / Tile::GROUP_ROWS;
@@ -69,7 +70,7 @@ template <class Tile_, class T, int MOST, bool POSTS = true, bool HAS_ROLES = fa
   T* const partials;  // in device memory, for a cooperative grid: NUMBERS for each block
   // Each area has two buffers, used alternately, since the last one may still be read.
   int buffer = 0;
-  u32 cluster_barriers = 0;  // so far; cluster or grid barriers
+  u32 cluster_barriers = 0;  // cluster or grid barriers passed so far
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
     if constexpr (IS_POSTED) cluster_arrive();
@@ -391,7 +392,7 @@ template <class Tile_, class T, int MOST, bool POSTS = true, bool HAS_ROLES = fa
     return partials + (i64(blockIdx.x) + offset) * OWN;
   }
 
-  // A number of one of the blocks that share the rows.
+  // Number `number` of block `block`, one of those that share the rows.
   template <int OWN> __device__ __forceinline__ T number_of_block(int block, int number) const {
     if constexpr (Tile::IN_GRID) return partials_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
     return load_of_block(shared.blocks[cluster_buffer()] + number, block);

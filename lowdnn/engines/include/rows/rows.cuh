@@ -45,7 +45,8 @@ template <int RANK> struct RowSizes {
   i64 groups;          // whole groups of a row that begins at a vector
   i64 chunks;          // chunks of a row
   i64 elements;        // along the vector axis
-  // Strides of the rows' starts, modulo a vector or, with LINE > 1, a memory line.
+  // Elements from one row's start to the next along each kept axis, modulo those of a vector or, with LINE > 1, of a
+  // memory line.
   i64 skews[RANK];
   Divider axes[RANK];  // extents, with the vector axis in groups
 };
@@ -65,8 +66,8 @@ struct RowTile {
   static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // in each thread
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int GROUP_ROWS = GROUP_ROWS_;  // rows that share statistics
-  static constexpr int LINE = LINE_;  // groups that the start of a warp's accesses is a multiple of
-  static constexpr bool WHOLE = WHOLE_;  // whether THREAD_GROUPS of each thread make a row
+  static constexpr int LINE = LINE_;  // a warp's accesses begin at multiples of so many groups
+  static constexpr bool WHOLE = WHOLE_;  // whether each thread has THREAD_GROUPS groups of every row
   static constexpr int GROUP_BLOCKS = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks of a normalisation group
   typedef Index_ Index;
   // Whether whole chunks have code of their own. It pays if groups are not a constant number of bytes apart, and in
@@ -93,7 +94,7 @@ template <int SIZE_, bool IS_SINGLE_> struct RowGroup {
   int item;
 };
 
-// Walks over the rows of a thread, and over the groups of the row at hand.
+// Walks over the rows of a thread, and over the groups of the current row.
 template <class Tile> struct RowWalk {
   typedef typename Tile::Index Index;
 

@@ -39,7 +39,7 @@ template <class Raw, int EXTENT> struct RawStage {
   }
 };
 
-// lines: the operand's lines in the functor's index space. depth: the end of its vector axis.
+// lines: the number of the operand's rows along the functor's axis of rows. depth: the extent of its vector axis, k.
 template <class Functor> struct ConvertedInput {
   u32 lines;
   i32 depth;
@@ -108,7 +108,8 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   }
 
  private:
-  // Fetches the fragments of the stage at `at` and `lines`, for the 16 rows from `row` on.
+  // Reads the 16 rows from `row` on of the ring's stage `at`, and converts them to fragments; `lines` gives the stage's
+  // coordinates in the functor's index space.
   template <class Lines>
   __device__ __forceinline__ void fetch(Fragments& a, const typename Functor::Cursor (&cursors)[2], u32 row,
                                         const Lines& lines, const typename Tile::Position& at) const {
