@@ -66,7 +66,7 @@ class ProblemEngine(ABC, Generic[ProblemT]):
         return graph.derive(self._knobs, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """The plan for ``choices``; other knobs have their defaults.
+        """The plan for ``choices``; knobs that it does not name take their defaults.
 
         Raises NotSupportedError if the engine refuses the graph; BadParamError for an unknown knob or value, and for
         knobs with which a block needs more shared memory than ``arch`` has.

@@ -32,7 +32,7 @@ _CALLER_LEVEL = 6
 
 
 class LayoutWarning(LowdnnWarning):
-    """An array has the extents of its tensor in the graph and other strides."""
+    """The warning that an array has the extents of its tensor in the graph but other strides."""
 
 
 class LayoutWatch:

@@ -97,7 +97,7 @@ class AttentionMethods(GraphBuilder):
         block_mask: a UINT8 tensor (B, H, ceil(S_q / 128), ceil(ceil(S_kv / 128) / 8)); bit t % 8 of byte t / 8 says
         whether 128 queries see the t-th 128 keys.
         use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; both are needed.
-        In the place of either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before
+        In place of either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before
         each batch.
         paged_attention_k_table, paged_attention_v_table: (B, 1, pages of a sequence, 1) in INT32; k, v are then pages
         (pages, H_k, rows of a page, D) of a cache, a power of two of rows each, and need seq_len_kv.
@@ -109,7 +109,7 @@ class AttentionMethods(GraphBuilder):
         score_max, score_sum_exp: FLOAT tensors (B, H, S_q, 1) that get the largest score of each query and the sum of
         exponentials relative to it; stats_use_log2: Stats to base 2.
         compute_data_type, implementation, unfuse_fma, max_total_seq_len_q, max_total_seq_len_kv: change nothing.
-        score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
+        score_mod: called with this graph and the scores, gives other scores; it stands in place of all masks.
         A query that sees no key has O 0, and Stats minus infinity or its sink.
         q, k, v, O and Stats may have ragged offsets, with use_padding_mask; their strides of rows reach past all heads.
 

@@ -41,7 +41,7 @@ _SUFFIXES = {
     "seq_len_q": "SEQ_LEN_Q",
     "seq_len_kv": "SEQ_LEN_KV",
 }
-#: The ends of the names of fp8's scales and their kin: the tensor that a number belongs to.
+#: Suffixes of the names of fp8's scales, descales and magnitudes: the tensor that the number belongs to.
 _SCALED_SUFFIXES = {"s": "S", "dp": "dP", "dq": "dQ", "dk": "dK", "dv": "dV"}
 
 
@@ -102,7 +102,7 @@ class AttentionWriter:
         return outputs[0], outputs[1] if statistics.has_stats else None
 
     def cut_sink(self, sink: Tensor, queries: Tensor) -> Tensor:
-        """The sink with minus infinity for queries behind their length, whose softmax then sums nothing."""
+        """The sink with minus infinity for queries past their length, whose softmax then sums nothing."""
         batch, heads, rows, _ = self.sizes.dims
         dims = (batch, heads, rows, 1)
         row = self.index(sink, QUERY).set_dim(dims).set_stride(packed_strides(dims))

@@ -217,7 +217,7 @@ class GraphBuilder:
         return f"{stem}.{self._unnamed[stem] - 1}"
 
     def _with_tensors(self, value: Any, name: str) -> Any:
-        """``value`` with tensors of this name in the place of arrays: of itself, or of those in a sequence."""
+        """``value`` with tensors of this name in place of arrays: of itself, or of those in a sequence."""
         if isinstance(value, (list, tuple)):
             items = [self._with_tensors(item, f"{name}_{i}") for i, item in enumerate(value)]
             return items if isinstance(value, list) else tuple(items)
@@ -233,7 +233,7 @@ class GraphBuilder:
     def _lowered(self) -> OperationGraph:
         """Infers what was left out, numbers the tensors and checks the graph.
 
-        Raises BadParamError, NotSupportedError and their kin, naming operation or tensor.
+        Raises BadParamError, NotSupportedError and their subclasses, naming operation or tensor.
         """
         if not self._entries:
             raise BadParamError.at(f"pygraph {self.name!r}", expected="at least one operation", got="none")

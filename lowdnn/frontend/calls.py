@@ -71,7 +71,7 @@ class Call:
     entries: range = range(0)
 
     def for_caller(self, error: LowdnnError, ports: Mapping[str, Tensor]) -> LowdnnError:
-        """``error`` with the method and its parameter in the place of the operation and its port.
+        """``error`` with the method and its parameter in place of the operation and its port.
 
         For a tensor that the caller did not give, the tensor's own name takes that place.
         ports: the operation's tensors.
@@ -107,7 +107,7 @@ NO_CALL = Call("", "", {}, {}, {})
 def operation(method: MethodT) -> MethodT:
     """Decorates a method that adds operations: checks by their annotations that tensors are tensors.
 
-    An array in the place of a tensor stands for a tensor with its dims, strides and type, and for its value at execute.
+    An array in place of a tensor stands for a tensor with its dims, strides and type, and for its value at execute.
     The method gets a keyword ``out_dims`` for the dims of its output; where it has several, a dict of them by the ends
     of the outputs' default names, in any case.
 
@@ -154,7 +154,7 @@ def operation(method: MethodT) -> MethodT:
 
 
 def _may_be_array(kind: str, value: object) -> bool:
-    """kind: the annotation, or an empty string. An array in the place of a number is one only if it has dimensions."""
+    """kind: the annotation, or an empty string. An array in place of a number is one only if it has dimensions."""
     return not kind or kind.startswith("Tensor") or (kind.startswith("Operand") and bool(getattr(value, "shape", ())))
 
 

@@ -25,7 +25,7 @@ from lowdnn.frontend.nodes import (
 )
 from lowdnn.status import BadParamError
 
-#: The orders of the arguments by position, behind the two tensors.
+#: The orders of the arguments by position, after the two tensors.
 _SYMMETRIC = ("padding", "stride", "dilation", "convolution_mode", "compute_data_type", "name")
 _ASYMMETRIC = ("pre_padding", "post_padding", *_SYMMETRIC[1:])
 
@@ -228,7 +228,7 @@ def _given(
 
 
 def _bind(method: str, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments behind the two tensors, by name."""
+    """The arguments after the two tensors, by name."""
     is_asymmetric = len(positional) > 3 and isinstance(positional[3], (list, tuple))
     order = _ASYMMETRIC if is_asymmetric or {"pre_padding", "post_padding"} & set(named) else _SYMMETRIC
     if len(positional) > len(order):

@@ -195,7 +195,7 @@ class DeviceTensor(ProcessBound):
     def permute(self, axes: Sequence[int]) -> DeviceTensor:
         """A view whose axis i is this tensor's axis ``axes[i]``.
 
-        Raises BadParamError unless each axis is there once.
+        Raises BadParamError unless each axis occurs once.
         """
         chosen = permuted(len(self.shape), axes)
         return self.view([self.shape[axis] for axis in chosen], [self.strides[axis] for axis in chosen])

@@ -51,7 +51,7 @@ def jit(
 
 
 def graph_cache(key_fn: Callable[P, Hashable], maxsize: int = 256) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Keeps ``maxsize`` results of the decorated function by ``key_fn`` of its arguments; the oldest goes first."""
+    """Caches ``maxsize`` results of the decorated function by ``key_fn`` of its arguments, and drops the oldest."""
 
     def decorate(make: Callable[P, R]) -> Callable[P, R]:
         kept: dict[Hashable, R] = {}

@@ -130,7 +130,7 @@ class GraphSequence:
         self._bound: _Bound | None = None
 
     def add(self, graph: Graph, tensors: Mapping[Any, str] | None = None) -> Self:
-        """Adds a graph that is built behind the others.
+        """Adds a graph that has been built; it runs after those added before.
 
         tensors: names in the sequence for tensors of the graph, by tensor, name or uid; by default their own names. Two
         inputs may have one name.

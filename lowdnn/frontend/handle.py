@@ -1,4 +1,4 @@
-"""cudnn.Handle: the backend's handle with what cudnn-frontend's has besides."""
+"""cudnn.Handle: the backend's handle, with the further methods of cudnn-frontend's."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def create_handle(
     (``wait``), takes the best plan whose kernels are loaded or on disk (``avoid``), or takes that one until the better
     plan has been compiled meanwhile (``background``).
     ``bundle`` comes from ``lowdnn.load_bundle``: its graphs are planned by its choices, its kernels are not compiled.
-    ``same_device_as``: a handle whose device the new one is for, in the place of the arguments before. Handles of one
+    ``same_device_as``: a handle whose device the new one is for, in place of the arguments before. Handles of one
     GPU share memory, streams and events anyway; otherwise each handle has an emulated device of its own.
     ``plan_cache``: shared with other handles, as ``lowdnn.PlanCache`` says; by default one of the handle's own.
     """
@@ -84,7 +84,7 @@ def backend_version_string() -> str:
 
 
 def sdpa_capabilities() -> frozenset[str]:
-    """An empty set: its names are of a binding to kernels that cudnn-frontend has beside its backend."""
+    """An empty set, since it would name kernels of cudnn-frontend that are not its backend's."""
     return frozenset()
 
 

@@ -43,7 +43,7 @@ class Keys:
 
     @property
     def unknown(self) -> list[object]:
-        """The keys that are passed over, None apart."""
+        """The keys that are passed over, except None."""
         return [key for key in self.passed_over if key is not None]
 
     def explain_unknown(self) -> str:

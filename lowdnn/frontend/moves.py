@@ -187,7 +187,7 @@ class MoveMethods(GraphBuilder):
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> Tensor:
-        """A part of ``input``: one Python slice for each axis, in their own meaning; steps are positive."""
+        """A part of ``input``: one slice for each axis, with Python's meaning of its bounds; steps are positive."""
         parts = sequence(slices, "slice.slices", "slices")
         for part in parts:
             if not isinstance(part, builtins.slice):
@@ -208,7 +208,7 @@ class MoveMethods(GraphBuilder):
         *,
         compute_data_type: DataTypeLike = NOT_SET,
     ) -> Tensor:
-        """``inputs`` one behind the other along ``axis``.
+        """``inputs`` one after the other along ``axis``.
 
         in_place_index: the input that the caller has in its place in the output already; it is not copied.
         """

@@ -38,10 +38,12 @@ class OperationMethods(GraphBuilder):
         name: str = "",
         top_k_scores: Tensor | None = None,
     ) -> Tensor:
-        """Rows of ``token`` (1, rows, K), sorted by expert or gathered so, times their experts' ``weight`` (E, K, N).
+        """Rows of ``token`` (1, rows, K), each times its expert's matrix in ``weight`` (E, K, N).
 
-        first_token_offset: where each expert's rows begin, E for each batch, and the last one's end if there is one
-        more. token_index, token_ks: (1, rows, 1), as the mode needs them; see ``ops.moe_grouped_matmul``.
+        Rows are sorted by expert, or the mode gathers them in that order.
+
+        first_token_offset: the first row of each expert, E numbers for each batch; one more is the end of the last
+        expert's rows. token_index, token_ks: (1, rows, 1), as the mode needs them; see ``ops.moe_grouped_matmul``.
         """
         if top_k_scores is not None:
             hint = "multiply the rows by their scores afterwards"
@@ -66,9 +68,10 @@ class OperationMethods(GraphBuilder):
         compute_data_type: DataTypeLike = data_type.FLOAT,
         name: str = "",
     ) -> Tensor:
-        """The gradient of the experts' weights (E, K, N) from those of the output (1, rows, N) and token (1, rows, K).
+        """The gradient (E, K, N) of the experts' weights, from doutput (1, rows, N), the gradient of the output, and
+        token (1, rows, K).
 
-        Set its dims where E is not the number of offsets.
+        Set the result's dims if E is not the number of offsets.
         """
         return self._add(MoeBackwardNode((doutput, token, first_token_offset)), compute_data_type, name)
 

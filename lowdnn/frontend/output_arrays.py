@@ -1,4 +1,4 @@
-"""New arrays for the outputs of a graph, of the library whose arrays are its inputs."""
+"""New arrays for the outputs of a graph, made by the library whose arrays are its inputs."""
 
 from __future__ import annotations
 

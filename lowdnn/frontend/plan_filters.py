@@ -30,22 +30,22 @@ class FilterMethods:
         return self._filter(lambda plan: _over(limit, size_anywhere(plan.workspace_bytes)))
 
     def deselect_numeric_notes(self, notes: Sequence[numerical_note]) -> Self:
-        """Leaves out plans with one of these notes."""
+        """Leaves out plans with any of these notes."""
         barred = {NumericalNote[note.name] for note in members(numerical_note, notes, "deselect_numeric_notes.notes")}
         return self._filter(lambda plan: _with_note(barred & set(plan.numerical_notes)))
 
     def select_numeric_notes(self, notes: Sequence[numerical_note]) -> Self:
-        """Leaves out plans that lack one of these notes."""
+        """Leaves out plans that do not have all of these notes."""
         wanted = {NumericalNote[note.name] for note in members(numerical_note, notes, "select_numeric_notes.notes")}
         return self._filter(lambda plan: _without_note(wanted - set(plan.numerical_notes)))
 
     def deselect_behavior_notes(self, notes: Sequence[behavior_note]) -> Self:
-        """Leaves out plans with one of these notes."""
+        """Leaves out plans with any of these notes."""
         barred = {BehaviorNote[note.name] for note in members(behavior_note, notes, "deselect_behavior_notes.notes")}
         return self._filter(lambda plan: _with_note(barred & set(plan.behavior_notes)))
 
     def select_behavior_notes(self, notes: Sequence[behavior_note]) -> Self:
-        """Leaves out plans that lack one of these notes."""
+        """Leaves out plans that do not have all of these notes."""
         wanted = {BehaviorNote[note.name] for note in members(behavior_note, notes, "select_behavior_notes.notes")}
         return self._filter(lambda plan: _without_note(wanted - set(plan.behavior_notes)))
 

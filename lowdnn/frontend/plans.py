@@ -87,14 +87,14 @@ class PlanList:
     _entries: list[PlanEntry] = field(default_factory=list)
     #: The numbers of filters and entries when ``preferred`` looked last, and the entry that it found.
     _found: tuple[tuple[int, int], PlanEntry | None] = ((-1, -1), None)
-    #: Rankings whose candidates nobody has asked for yet.
+    #: Rankings from which no candidate has been taken yet.
     _waiting: list[Ranking] = field(default_factory=list)
-    #: Entries behind those.
+    #: Entries after those.
     _late: list[PlanEntry] = field(default_factory=list)
 
     @property
     def entries(self) -> list[PlanEntry]:
-        """All plans. Those after the first are ranked when they are asked for: most programs take the first."""
+        """All plans. Plans after the first are ranked when they are asked for: most programs take the first."""
         while self._waiting:
             self._rank(self._waiting.pop(0))
         if self._late:
@@ -112,7 +112,7 @@ class PlanList:
         return not self._entries and not self.entries
 
     def query(self, mode: HeurMode) -> None:
-        """Adds the candidates of one heuristics mode behind those that are there already."""
+        """Adds the candidates of one heuristics mode after those that are there already."""
         if self.handle is None:
             ranking = rank(self.graph, self.arch, mode, self.engines)
         else:

@@ -1,4 +1,4 @@
-"""Methods of cudnn-frontend's pygraph for what no engine computes: they are there, and raise NotSupportedError."""
+"""Methods of cudnn-frontend's pygraph for what no engine computes; calling them raises NotSupportedError."""
 
 from __future__ import annotations
 

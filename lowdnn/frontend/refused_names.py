@@ -1,4 +1,4 @@
-"""Names of cudnn-frontend for what lowdnn does not compute: they are there, and using them says so."""
+"""Names of cudnn-frontend for what lowdnn does not compute: using them raises NotSupportedError."""
 
 from __future__ import annotations
 

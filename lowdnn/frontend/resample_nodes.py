@@ -96,7 +96,7 @@ class ResampleNode(Ports):
 
 @dataclass(frozen=True)
 class ResampleBackwardNode(Ports):
-    """``input_names`` says which of the optional inputs there are behind the gradient."""
+    """``input_names``: the gradient's name, then those of the optional inputs that are given."""
 
     inputs: tuple[Tensor, ...]
     input_names: tuple[str, ...]

@@ -57,7 +57,7 @@ def reshaped(shape: Dims, strides: Dims, wanted: Sequence[int]) -> Dims:
 
 
 def permuted(rank: int, axes: Sequence[int]) -> Dims:
-    """``axes`` as integers from 0 on; raises BadParamError unless each of ``rank`` axes is there once."""
+    """``axes`` as integers from 0 on; raises BadParamError unless each of ``rank`` axes occurs once."""
     chosen = tuple(axis + rank if axis < 0 else axis for axis in integers(axes, "tensor.permute.axes"))
     if sorted(chosen) != list(range(rank)):
         raise BadParamError.at("tensor.permute.axes", expected=f"each of {rank} axes once", got=list(chosen))

@@ -62,7 +62,7 @@ class WorkspacePool(workspace_pool.WorkspacePool):
     def reserve_bytes(self, size_bytes: int, stream: object = 0) -> int:
         """The address of ``size_bytes`` in the block of ``stream``, which stays valid until ``release`` or ``close``.
 
-        It is for whoever takes an address: variant packs, kernels of one's own. Their work goes into ``stream``.
+        It serves code that needs a plain address: variant packs and the caller's kernels, launched into ``stream``.
         stream: as in ``Handle.set_stream``.  Raises what ``reserve`` raises.
         """
         where = "WorkspacePool.reserve_bytes.size_bytes"

@@ -40,7 +40,7 @@ class Parts:
 
 
 def parts_of(operation: SdpaBackward) -> Parts:
-    """The parts of ``operation``. Tensors between them have uids that no tensor of the operation has."""
+    """The operations that compute ``operation``; their intermediate tensors get uids that it does not use."""
     inner = operation.inner
     inside = () if inner is None else (*inner.given, *(op.output for op in inner.operations))
     taken = (*inputs_of(operation).values(), *outputs_of(operation).values(), *inside)
@@ -96,7 +96,7 @@ class _Gradient:
         self._ends.append(len(self._builder.operations))
 
     def _add_gradients_of_products(self, ds: Tensor, q: Tensor, k: Tensor) -> None:
-        """Adds dq and dk. The scale of scores is applied before the rounding to fp8, otherwise behind the products."""
+        """Adds dq and dk. The scale of scores is applied before the rounding to fp8, otherwise after the products."""
         op, is_fp8 = self._op, bool(self._numbers)
         if is_fp8:
             ds = self._scaled(ds)
@@ -170,7 +170,7 @@ class _Gradient:
         return known.get(made.uid, made)
 
     def _add_inside(self, op: InnerOperation, known: dict[int, Tensor], is_own: bool) -> None:
-        """Adds an inner operation that reads tensors of ``known``.  is_own: its output is a new tensor at each call."""
+        """Adds an inner operation, whose inputs are in ``known``.  is_own: its output is a new tensor at each call."""
         output = op.output
         if is_own:
             known[output.uid] = self._builder.tensor(output.dims, output.data_type, is_virtual=True, name=output.name)

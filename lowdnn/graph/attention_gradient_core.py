@@ -131,7 +131,7 @@ class Product:
         return Product(operation, operand_of(graph, operation.a), operand_of(graph, operation.b))
 
     def reads(self, a: Tensor | None, b: Tensor | None) -> bool:
-        """Whether its operands have zeros behind these lengths where the sums run, and nowhere else."""
+        """Whether its operands have zeros past these lengths where the sums run, and nowhere else."""
         return all(
             {axis: length.uid for axis, length in operand.lengths.items()} == ({} if own is None else {at: own.uid})
             for operand, own, at in ((self.a, a, KEY), (self.b, b, QUERY))

@@ -8,7 +8,7 @@ products are in FLOAT or the type of q, all else in FLOAT. With lengths of seque
 (``product_operands``), and what masks scores there is left out. An ``SdpaBackward`` takes the place of the operations
 that make the gradients. Whatever else is stored, intermediates included, is made as before, beside it.
 
-Rows without any key, whose stats are minus infinity, have weights 0, and so have rows behind the lengths.
+Rows without any key, whose stats are minus infinity, have weights 0, and so have rows past the lengths.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _without_empty_rows(graph: OperationGraph) -> tuple[Operation, ...]:
 
 
 def _replaced(graph: OperationGraph, made: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """The graph's operations with ``made`` in the place of those that have the same outputs, and what all need."""
+    """The graph's operations with ``made`` in place of those that have the same outputs, and whatever these need."""
     written = {tensor.uid for op in made for tensor in outputs_of(op).values()}
     others = (op for op in graph.operations if written.isdisjoint(t.uid for t in outputs_of(op).values()))
     operations = (*others, *made)
@@ -191,8 +191,8 @@ class _Gradients:
         return None if whole is None else (*self._builder.operations, whole)
 
     def _scaling(self, ends: _Ends) -> tuple[Tensor | None, Tensor, Tensor]:
-        """(scale, scores, ds): a number that both the first product and ds are multiplied by, and what it makes of the
-        one; without such a number the product itself."""
+        """(scale, scores, ds): the number by which the first product and ds are multiplied, the product after that, and
+        ds before it. Without such a number scale is None, and the others are the product and ds themselves."""
         product, ds = self._core.first.c, ends.dk.a.base
         last = self._graph.producer(ds)
         uncut = product
@@ -208,26 +208,26 @@ class _Gradients:
         return None, product, ds
 
     def _is_cut(self, operation: Operation, lengths: Mapping[int, Tensor]) -> bool:
-        """Whether it puts zeros behind ``lengths`` alone."""
+        """Whether it puts zeros past ``lengths`` alone."""
         cut = length_cut(self._graph, operation)
         length = None if cut is None else lengths.get(cut.axis)
         return cut is not None and length is not None and length.uid == cut.length.uid
 
     def _number_beside(self, operation: Operation, x: Tensor) -> Tensor | None:
-        """The number from outside that ``operation`` multiplies ``x`` by."""
+        """The number that ``operation`` multiplies ``x`` by, if no operation of the graph makes it."""
         if not isinstance(operation, PointwiseOperation) or not is_plain(operation, PointwiseMode.MUL):
             return None
         others = [tensor for tensor in operation.operands.values() if tensor.uid != x.uid]
         return others[0] if len(others) == 1 and self._is_number(others[0]) else None
 
     def _is_number(self, tensor: Tensor) -> bool:
-        """Whether it is one number from outside, which nothing that is 0 may be multiplied by if it is infinite."""
+        """Whether it is one FLOAT that no operation makes; a constant must be finite, since 0 times infinity is NaN."""
         is_finite = tensor.constant_value is None or isfinite(tensor.constant_value)
         is_given = self._graph.producer(tensor) is None and tensor.data_type is FLOAT
         return tensor.element_count == 1 and is_given and is_finite
 
     def _ends(self) -> _Ends | None:
-        """The products of the gradients, where each is there once."""
+        """The products of the gradients, if each occurs once."""
         of_weights, of_d_scores = (dependent_on(self._graph, op) for op in (self._core.weights, self._core.d_scores))
         found: dict[tuple[bool, bool], list[Product]] = {}
         for op in self._graph.operations:
@@ -349,12 +349,12 @@ class _Gradients:
         return next((op for op in self._graph.consumers(ds) if is_sum(op) and set(op.axes) <= {0, 1}), None)
 
     def _is_known_behind(self, lengths: Mapping[int, Tensor]) -> bool:
-        """Whether gradients of scores behind ``lengths`` are 0, or what masks make of products that are 0."""
+        """Whether gradients of scores past ``lengths`` are 0, or what masks make of products that are 0."""
         products = (self._core.first.c, self._core.second.c)
         return self._is_nothing_behind(lengths) or all(is_cut_behind(self._graph, c, lengths) for c in products)
 
     def _dbias(self, summed: ReductionOperation, lengths: Mapping[int, Tensor], scores: Tensor) -> Tensor:
-        """The gradient of a bias as the operation makes it; what lies behind ``lengths`` is added to it."""
+        """The gradient of a bias as the operation makes it; what lies past ``lengths`` is added to it."""
         if self._is_nothing_behind(lengths):
             return summed.y
         graph, builder = self._graph, self._builder
@@ -381,7 +381,7 @@ class _Gradients:
                 self._builder.give(self._builder.sink_gradient(sink, stats, total, queries), dsink)
 
     def _is_nothing_behind(self, lengths: Mapping[int, Tensor]) -> bool:
-        """Whether masks put minus infinity in the place of all scores behind ``lengths``."""
+        """Whether masks put minus infinity in place of all scores past ``lengths``."""
         masks, step = list(self._core.masks), self._graph.producer(self._core.difference.operands["x"])
         while isinstance(step, PointwiseOperation) and is_plain(step, PointwiseMode.BINARY_SELECT):
             masks.append(step)

@@ -44,10 +44,10 @@ class Attention:
     k: (B, H_k, D, S_kv), as it lies in memory.  k_load, v_load: the loads of k and v if they lie in pages; their
     sequences have the band's lengths.  ragged: the loads and stores of packed tensors, by uid of these; the tensors
     themselves are described as padded.
-    softmax: the softmax, with the sink as it lies in memory.  cuts_sink: whether queries behind their length have none.
-    scores: operations behind the first product, before the masks of ``band``, which put minus infinity in the place of
+    softmax: the softmax, with the sink as it lies in memory.  cuts_sink: whether queries past their length have none.
+    scores: operations after the first product, before the masks of ``band``, which put minus infinity in place of
     scores, and the softmax.  weights: operations between the softmax and the second product, linear in the weights.
-    output: operations behind the second product.
+    output: operations after the second product.
     amax_s, amax_o: the largest magnitudes of the softmax's output and of a value of ``output``, where they are stored.
     """
 

@@ -1,4 +1,4 @@
-"""Attention in parts: zeroes the values behind the length of a sequence, so that NaN there reaches no sum."""
+"""Attention in parts: zeroes the values past the length of a sequence, so that NaN there reaches no sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowdnn.ops.norm import compute_type_of
 
 
 def with_existing_values(graph: OperationGraph) -> OperationGraph:
-    """``graph``; if it is attention whose keys have lengths, with zeros in the place of the values behind them.
+    """``graph``; if it is attention whose keys have lengths, with zeros in place of the values behind them.
 
     Weights there are 0, but their products with NaN or infinity are not. Values in pages and ragged ones are zeros
     there anyway.

@@ -25,7 +25,7 @@ _LENGTH_TYPES = (DataType.INT32, DataType.INT64)
 _SCORE_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 #: The largest offset of an index, so that all types hold the sum.
 _MAX_OFFSET = 2**23
-#: ``x mode b`` as a bound of ``x - b``: (whether from below, what equality does not reach).
+#: ``x mode b`` as a bound of the integer ``x - b``: (whether it is a lower bound, 1 if the bound itself is excluded).
 _COMPARISONS = {
     PointwiseMode.CMP_GE: (True, 0),
     PointwiseMode.CMP_GT: (True, 1),

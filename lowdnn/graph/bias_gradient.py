@@ -1,4 +1,4 @@
-"""The gradient of a bias behind the lengths of sequences, where a graph writes attention's gradients as products.
+"""The gradient of a bias past the lengths of sequences, where a graph writes attention's gradients as products.
 
 The products are 0 there. A mask replaces such scores by a number. Their weights are 0 only where it is minus infinity,
 which a graph need not say: the number may be given at execute.
@@ -27,7 +27,7 @@ def bias_gradient_behind(
     ds: Tensor,
     axes: tuple[int, ...],
 ) -> Tensor:
-    """The sum over ``axes`` of gradients ``ds`` of scores behind ``lengths``, as operations of ``builder``."""
+    """The sum over ``axes`` of gradients ``ds`` of scores past ``lengths``, as operations of ``builder``."""
     zero = builder.constant(4, DataType.FLOAT, 0.0)
     stats = core.difference.operands["b"]
     zeros = (scores, core.first.c, core.second.c, core.centred.operands["x"])
@@ -42,7 +42,7 @@ def bias_gradient_behind(
 
 
 def is_cut_behind(graph: OperationGraph, product: Tensor, lengths: Mapping[int, Tensor]) -> bool:
-    """Whether all that reads ``product`` has zeros behind ``lengths``."""
+    """Whether all that reads ``product`` has zeros past ``lengths``."""
     left = dict(lengths)
     while left:
         readers = [op for op in graph.consumers(product) if not is_index(op)]

@@ -14,7 +14,7 @@ from lowdnn.ops.tensor import Tensor
 
 
 def with_bit_masks(operations: Sequence[HasPorts], first_uid: int) -> tuple[HasPorts, ...]:
-    """``operations`` with a virtual tensor in the place of each such mask, and what packs or unpacks its bits.
+    """``operations`` with a virtual tensor in place of each such mask, and what packs or unpacks its bits.
 
     first_uid: uids of the virtual tensors begin with it.
     """
@@ -32,7 +32,7 @@ def with_bit_masks(operations: Sequence[HasPorts], first_uid: int) -> tuple[HasP
 
 
 def _masks(operations: Sequence[HasPorts], ports_of: Callable[[HasPorts], dict[str, Tensor]]) -> dict[int, Tensor]:
-    """The BOOLEAN tensors in device memory among the tensors at some ports, by uid."""
+    """The BOOLEAN tensors in device memory among those that ``ports_of`` gives for the operations, by uid."""
     tensors = (tensor for op in operations for tensor in ports_of(op).values())
     return {
         tensor.uid: tensor

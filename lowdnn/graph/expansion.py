@@ -106,7 +106,7 @@ def _loads_table(operation: Operation) -> bool:
 
 
 class _Expansion:
-    """Builds the expanded operations, with padded tensors in the place of ragged ones."""
+    """Builds the expanded operations, with padded tensors in place of ragged ones."""
 
     def __init__(self, first_uid: int, written: Collection[int]) -> None:
         """written: the uids of the outputs of all operations, later ones included."""
@@ -116,7 +116,7 @@ class _Expansion:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Loads of page tables come first: engines that read pages take what is behind them as one."""
+        """Loads of page tables come first: engines that read pages fuse the operations after them."""
         return gathered(sorted(self._builder.operations, key=lambda op: not _loads_table(op)))
 
     def add(self, operation: HasPorts) -> None:
@@ -133,7 +133,7 @@ class _Expansion:
                 self._store_packed(self._padded[tensor.uid], tensor)
 
     def _padded_of(self, tensor: Tensor) -> Tensor:
-        """A virtual tensor in the place of a ragged one; a virtual one itself, of which nothing is packed."""
+        """A virtual tensor in place of a ragged one; a virtual one itself, of which nothing is packed."""
         y = replace(tensor, ragged_offset=None, ragged_offset_multiplier=1)
         if tensor.is_virtual:
             return y
@@ -299,7 +299,7 @@ class _Expansion:
         return last
 
     def _add_subgraph(self, subgraph: ScoreModifier | None, *ends: Tensor) -> None:
-        """Its operations, on the tensors ``ends`` in the place of its own."""
+        """Its operations, on the tensors ``ends`` in place of its own."""
         for inner in () if subgraph is None else subgraph.operations:
             self.add(with_tensors(inner, {tensor.uid: tensor for tensor in ends}))
 

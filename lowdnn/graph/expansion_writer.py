@@ -25,7 +25,7 @@ class ExpansionWriter(NodeWriter):
         return tuple(with_tensors(op, self._given) for op in self._operations)
 
     def give(self, made: Tensor, given: Tensor) -> None:
-        """Puts ``given`` in the place of ``made`` in all operations."""
+        """Puts ``given`` in place of ``made`` in all operations."""
         self._given[made.uid] = given
 
     def index(self, x: Tensor, axis: int, dims: tuple[int, ...] | None = None) -> Tensor:
@@ -44,7 +44,7 @@ class ExpansionWriter(NodeWriter):
         return self.pointwise(select, x, zero, exists, virtual=x.data_type)
 
     def stats_of_weights(self, stats: Tensor) -> Tensor:
-        """``stats`` with infinity in the place of minus infinity, so that exponents of rows without keys are minus
+        """``stats`` with infinity in place of minus infinity, so that exponents of rows without keys are minus
         infinity, and never the difference of two infinities."""
         lowest, highest = (self.constant(4, DataType.FLOAT, value) for value in (-inf, inf))
         has_keys = self.pointwise(PointwiseMode.CMP_NEQ, stats, lowest, virtual=DataType.BOOLEAN)

@@ -17,7 +17,7 @@ from lowdnn.ops.tensor import Tensor
 class InnerWriter:
     """Writes what makes tensors of ``graph`` with ``dims``, or with 1 where they repeat, on new virtual tensors.
 
-    indexed: the operand of indices, no value of which counts.  given: by uid, what stands in the place of tensors.
+    indexed: the operand of indices, no value of which counts.  given: by uid, what stands in place of tensors.
     lengths: by axis; nothing behind them counts, so operations that put something there are left out.  outside: uids of
     tensors whose makers are not written.
     """

@@ -71,7 +71,7 @@ class NodeWriter:
         is_virtual: bool = False,
         name: str = "",
     ) -> Tensor:
-        """A new tensor; ``strides`` win over ``layout``."""
+        """A new tensor. ``layout`` does not count if ``strides`` are given."""
         alignment_bytes = max(self._alignment_bytes, dtypes.info(data_type).size_bytes)
         lies = strides_of(dims, layout or self._layout) if strides is None else strides
         return Tensor(self.new_uid(), data_type, dims, lies, alignment_bytes, is_virtual=is_virtual, name=name)

@@ -1,4 +1,4 @@
-"""Patterns that engines look for: an anchor operation with a DAG of pointwise operations behind it, and reductions of
+"""Patterns that engines look for: an anchor operation with a DAG of pointwise operations after it, and reductions of
 the DAG's tensors.
 
 A tensor's value is always the value rounded to its data type, whether it is stored or virtual. So an engine that
@@ -52,7 +52,7 @@ class PointwiseDag:
 
 @dataclass(frozen=True)
 class Anchored(Generic[OperationT]):
-    """One anchor operation and everything behind it."""
+    """One anchor operation and everything after it."""
 
     anchor: OperationT
     epilogue: PointwiseDag
@@ -60,7 +60,7 @@ class Anchored(Generic[OperationT]):
 
 @dataclass(frozen=True)
 class AnchoredWithReductions(Generic[OperationT]):
-    """One anchor operation, the pointwise operations behind it, and reductions of one value of theirs.
+    """One anchor operation, the pointwise operations after it, and reductions of one value of theirs.
 
     epilogue: its ``result`` is the value that is reduced, which may be stored as well; None without reductions.
     reductions: at least one axis each; their outputs are stored, and nothing in the graph reads them.
@@ -82,13 +82,13 @@ def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anch
 def match_anchored_with_reductions(
     graph: OperationGraph, anchor_type: type[OperationT]
 ) -> AnchoredWithReductions[OperationT] | str:
-    """The pattern with reductions behind the epilogue (statistics of channels, sums of columns, the largest
+    """The pattern with reductions after the epilogue (statistics of channels, sums of columns, the largest
     magnitude)."""
     return graph.derive(_match_anchored_with_reductions, anchor_type)
 
 
 def match_over_nothing(graph: OperationGraph) -> PointwiseDag | str:
-    """The graph as pointwise operations behind a convolution of an empty tensor, whose sums are 0, or why it is not.
+    """The graph as pointwise operations after a convolution of an empty tensor, whose sums are 0, or why it is not.
 
     alpha and beta count among the operations.
     """

@@ -1,6 +1,6 @@
 """Operands and results of matrix products behind views, conversions and the zeros past lengths.
 
-Products of sequences of several lengths have zeros in the place of operands' elements from a length on, and of their
+Products of sequences of several lengths have zeros in place of operands' elements from a length on, and of their
 results':
 
     y = index < length ? x : 0        index: GEN_INDEX along an axis; length: one number for each batch

@@ -20,7 +20,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 
 @dataclass(frozen=True)
 class Prologued(Generic[OperationT]):
-    """One anchor operation, everything behind it, and the pointwise operations before one of its inputs.
+    """One anchor operation, everything after it, and the pointwise operations before one of its inputs.
 
     prologue: its ``result`` is the anchor's input ``port``, and it stores nothing.
     matched: the rest of the graph, in which that input is a tensor in memory.
@@ -43,7 +43,7 @@ def match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Pro
 def match_prologued_with_reductions(
     graph: OperationGraph, anchor_type: type[OperationT]
 ) -> Prologued[OperationT] | str:
-    """The pattern with reductions behind the epilogue."""
+    """The pattern with reductions after the epilogue."""
     return graph.derive(_match_prologued, anchor_type)
 
 

@@ -1,6 +1,6 @@
 """One reduction with pointwise operations before it (over x) and after it (over y), as an engine can fuse them.
 
-``GenStats`` is a reduction with two results over the same axes; nothing is fused behind it.
+``GenStats`` is a reduction with two results over the same axes; nothing is fused after it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One operation over rows (a norm, a softmax) with pointwise operations before one of its inputs and behind its output,
+"""One operation over rows (a norm, a softmax) with pointwise operations before one of its inputs and after its output,
 as an engine can fuse them.
 """
 

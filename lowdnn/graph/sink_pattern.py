@@ -25,7 +25,7 @@ class Sink:
 
 
 def sink_of(graph: OperationGraph, sink: Tensor) -> Sink:
-    """The sink behind the mask of this form; ``sink`` itself, for all queries, where there is no such mask."""
+    """The sink after the mask of this form; ``sink`` itself, for all queries, where there is no such mask."""
     producer = graph.producer(sink)
     if producer is None:
         return Sink(sink)

@@ -46,7 +46,7 @@ class Inner(Protocol):
 
 @runtime_checkable
 class Operation(HasPorts, Protocol):
-    """An operation that says what it computes."""
+    """An operation with a reference result in NumPy."""
 
     @property
     def tolerance_class(self) -> ToleranceClass:
@@ -84,7 +84,7 @@ class DropsOutputs(Protocol):
     """An operation some of whose outputs are optional."""
 
     def without(self, ports: Collection[str]) -> Operation:
-        """The operation without those of the outputs at ``ports``, which nobody reads, that it can leave out.
+        """The operation without those of the outputs at ``ports``, which nothing reads, that it can leave out.
 
         The other outputs stay as they are.
         """
@@ -117,7 +117,7 @@ def outputs_of(operation: HasPorts) -> dict[str, Tensor]:
 
 
 def with_tensors(operation: HasPortsT, tensors: Mapping[int, Tensor]) -> HasPortsT:
-    """``operation`` with ``tensors``, by uid, in the place of its own; itself where it has none of them."""
+    """``operation`` with ``tensors``, by uid, in place of its own; itself where it has none of them."""
     own = (*inputs_of(operation).values(), *outputs_of(operation).values())
     if not _inner(operation) and all(tensors.get(tensor.uid, tensor) is tensor for tensor in own):
         return operation
@@ -144,7 +144,7 @@ def _ports(operation: HasPorts, role: str) -> dict[str, Tensor]:
 
 
 def _inner(operation: HasPorts) -> dict[str, Inner]:
-    """By field, of those that are set."""
+    """The inner operations or sub-graphs that are set, by the name of their field."""
     names = _port_names(type(operation), "inner")
     if not names:
         return {}

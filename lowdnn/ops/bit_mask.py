@@ -1,6 +1,6 @@
 """Masks with a bit for each element, and the BOOLEAN tensors that stand for them inside a graph.
 
-    PackBits      bit i of y[j] = x at place 8 j + i in memory, 0 behind the last element
+    PackBits      bit i of y[j] = x at place 8 j + i in memory, 0 after the last element
     UnpackBits    y at place 8 j + i in memory = bit i of x[j]
 
 Bit 0 is the lowest one. The BOOLEAN tensor lies densely, its dimensions in any order; the bits are UINT8

@@ -1,4 +1,4 @@
-"""Concatenation: y has the inputs one behind the other along ``axis``.
+"""Concatenation: y has the inputs one after the other along ``axis``.
 
 in_place_index: the input with this number is part of y already: the caller has placed it there, and nothing of it is
 read or written.
@@ -46,7 +46,7 @@ class Concat:
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where each input begins along the axis of y."""
+        """The index along ``axis`` of y at which each input begins."""
         return tuple(accumulate((tensor.dims[self.axis] for tensor in self.inputs[:-1]), initial=0))
 
     @property

@@ -73,7 +73,7 @@ class Convolution:
     def output_dims(
         self, x_dims: tuple[int, ...], w_dims: tuple[int, ...], x: str = "convolution.x", w: str = "convolution.w"
     ) -> tuple[int, ...]:
-        """The dims of the response to an image and a filter, which messages call ``x`` and ``w``.
+        """The dims of the response to an image and a filter; ``x`` and ``w`` are their names in messages.
 
         Raises ShapeMismatchError where ranks disagree, channels do not divide into groups, or the filter, dilated, is
         larger than the padded image.
@@ -179,7 +179,7 @@ class ConvolutionOperation:
 
     @property
     def flops(self) -> int:
-        """Two for each weight at each output; what falls on padding counts too."""
+        """Two operations for each tap, channel and output; taps that fall on padding count too."""
         return 2 * self.response.element_count * prod(self.filter.dims[1:])
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:

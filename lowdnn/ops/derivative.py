@@ -34,7 +34,7 @@ _GRADIENTS: Mapping[PointwiseMode, PointwiseMode] = {
 
 
 def depend_on(x: Tensor, operations: Iterable[HasPorts]) -> frozenset[int]:
-    """The uids of the tensors that change with ``x``: itself, and what ``operations`` make of it."""
+    """The uids of ``x`` and of all tensors that ``operations`` compute from it."""
     found = {x.uid}
     for op in operations:
         is_step = isinstance(op, PointwiseOperation) and (is_predicate(op.mode) or op.mode in _STEPS)
@@ -102,7 +102,7 @@ class _Chain:
         return Tensor(self.new_uid(), DataType.FLOAT, ones, ones, 4, constant_value=value)
 
     def nothing(self, x: Tensor) -> Tensor:
-        """Zeros in the place of ``x``, on which nothing depends."""
+        """Zeros in place of ``x``, on which nothing depends."""
         made, ones = self._made(x, DataType.FLOAT), (1,) * x.rank
         zero = Tensor(self.new_uid(), DataType.FLOAT, ones, ones, 4, constant_value=0.0)
         self.operations.append(PointwiseOperation(Pointwise(_M.IDENTITY, DataType.FLOAT), x=zero, y=made))
@@ -167,7 +167,7 @@ def _selected(chain: _Chain, op: PointwiseOperation, port: str, dz: Tensor) -> T
 
 
 def _where(chain: _Chain, op: PointwiseOperation, is_x: Tensor, port: str, dz: Tensor) -> Tensor:
-    """dz times the alpha of ``port`` where that operand was taken, otherwise 0."""
+    """The gradient of operand ``port`` of a selection: dz times its alpha where it was selected, otherwise 0."""
     zero = chain.number(op, 0.0)
     operands, factor = ((dz, zero), {"alpha1": op.alpha1}) if port == "x" else ((zero, dz), {"alpha2": op.alpha2})
     return chain.apply(op, _M.BINARY_SELECT, *operands, is_x, **factor)

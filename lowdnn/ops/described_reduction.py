@@ -117,7 +117,7 @@ class DescribedReduction:
             got = f"{len(self.x)} and {len(self.y)}"
             raise BadParamError.at(f"{_WHERE}.x, y", expected="one tensor each without a sub-graph", got=got)
         x, y = self.x[0], self.y[0]
-        if self.has_groups:  # checked as what it would be without them
+        if self.has_groups:  # the checks are those of the same reduction to extents of 1
             y = replace(y, dims=tuple(1 if _is_grouped(*pair) else pair[1] for pair in self._extents))
         return ReductionOperation(self.reduction, x, y)
 

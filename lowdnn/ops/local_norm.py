@@ -36,13 +36,13 @@ class LocalNorm(Protocol):
 
 
 def window(lrn_n: int) -> tuple[int, int]:
-    """The places of a window before and after its own one."""
+    """The numbers of positions of a window before and after its centre."""
     before = (lrn_n - 1) // 2
     return before, lrn_n - 1 - before
 
 
 def window_sums(values: NDArray[Any], axis: int, before: int, after: int) -> NDArray[Any]:
-    """The sum over the places along ``axis`` from ``before`` before each one to ``after`` behind it."""
+    """For each position along ``axis``, the sum from ``before`` positions before it to ``after`` positions after it."""
     extent = values.shape[axis]
     padded = np.pad(values, [(before, after) if other == axis else (0, 0) for other in range(values.ndim)])
     sums = np.zeros(values.shape)
@@ -52,7 +52,7 @@ def window_sums(values: NDArray[Any], axis: int, before: int, after: int) -> NDA
 
 
 def check(where: str, operation: LocalNorm, ports: dict[str, Tensor]) -> None:
-    """Checks parameters and tensors, which all have the dims of x: rank 4 or 5."""
+    """Checks the parameters, and that all tensors are floats with the dims of x, of rank 4 or 5."""
     x = operation.x
     if x.rank not in (4, 5):
         raise UnsupportedShapeError.at(f"{where}.x.dims", expected="rank 4 or 5", got=list(x.dims))

@@ -1,4 +1,4 @@
-"""Between logical arrays and what lies in device memory: one flat array that spans a tensor's strides."""
+"""Conversion between logical arrays and their form in device memory, a flat array that spans a tensor's strides."""
 
 from __future__ import annotations
 

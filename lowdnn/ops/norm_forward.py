@@ -112,7 +112,7 @@ class NormForward:
         return 8 * self.x.element_count
 
     def without(self, ports: Collection[str]) -> NormForward:
-        """The operation without running statistics and without mean and inv_variance, where nobody reads any of them.
+        """The operation without running statistics and without mean and inv_variance, where no operation reads them.
 
         Without the latter it is of the inference phase, which BATCH_NORM does not have.
         """

@@ -1,4 +1,4 @@
-"""Ragged tensors: sequences of rows packed one behind the other, and the tensor in which all are as long.
+"""Ragged tensors: sequences of rows packed one after the other, and the tensor in which all are as long.
 
     RaggedLoad     y[b, h, s, d] = x[0, h, first(b) + s, d]    where s < rows(b), elsewhere 0
     RaggedStore    y[0, h, first(b) + s, d] = x[b, h, s, d]    where s < rows(b); other rows of y stay as they are
@@ -79,7 +79,7 @@ class RaggedMove:
 
     @property
     def row_elements(self) -> int:
-        """From one row of the packed tensor to the next."""
+        """Elements from one row of the packed tensor to the next."""
         return self.packed.strides[2]
 
     @property

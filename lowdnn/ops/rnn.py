@@ -11,7 +11,7 @@ a block of H rows for each gate:
 
 A clip cuts c and c' where these formulas read them; c' itself, and with it cy, is not cut. A projection makes h' = P h'
 of H elements h', so that states have P of them.
-Layer l + 1 reads the states of layer l, those of both directions one behind the other, times the mask of dropout.
+Layer l + 1 reads the states of layer l, those of both directions one after the other, times the mask of dropout.
 Source: cudnn_adv.h, cudnnSetRNNDescriptor_v8, cudnnRNNSetClip_v9; Hochreiter and Schmidhuber, "Long short-term memory",
 1997; Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014; Sak et al., "Long short-term memory
 recurrent neural network architectures for large scale acoustic modeling", 2014.
@@ -58,7 +58,7 @@ class Rnn:
 
     max_length: T, steps of the longest sequence.  batch_size: B.  input_size: I, elements of a row of x.
     hidden_size: H.  projection_size: P, smaller than H; 0 without a projection.
-    input_mode: with SKIP_INPUT the first layer adds x itself to each gate in the place of W x, and I = H.
+    input_mode: with SKIP_INPUT the first layer adds x itself to each gate in place of W x, and I = H.
     dropout_probability: the probability of an element between layers to become 0; the others are divided by what is
     left of 1.
     uses_tf32: products of operands in FLOAT may round these to TF32.
@@ -119,7 +119,7 @@ class Rnn:
 
     @property
     def output_size(self) -> int:
-        """D * S: elements of a row of y."""
+        """D * S: elements of a row of y, the states of both directions."""
         return self.directions * self.state_size
 
     @property

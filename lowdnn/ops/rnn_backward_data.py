@@ -62,7 +62,7 @@ class RnnBackwardData(RecurrentOperation):
 
     @classmethod
     def of(cls, rnn: Rnn, tensors: Mapping[str, Tensor]) -> RnnBackwardData:
-        """The operation on those of ``tensors``, by port, that it may have."""
+        """The operation on ``tensors`` by port, without those that ``rnn`` does not use."""
         return cls(rnn, **taken(cls, tensors, _needs(rnn)))
 
     @property

@@ -56,7 +56,7 @@ class RnnBackwardWeights(RecurrentOperation):
 
     @classmethod
     def of(cls, rnn: Rnn, tensors: Mapping[str, Tensor], *, is_added: bool = False) -> RnnBackwardWeights:
-        """The operation on those of ``tensors``, by port, that it may have."""
+        """The operation on ``tensors`` by port, without those that ``rnn`` does not use."""
         return cls(rnn, **taken(cls, tensors, _needs(rnn)), is_added=is_added)
 
     @property

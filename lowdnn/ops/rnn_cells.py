@@ -139,7 +139,7 @@ class Cell(ABC):
 
     @abstractmethod
     def backward(self, gates: Array, dh: Array, dc: Array, h: Array, c: Array, c_before: Array) -> Gradient:
-        """The gradients of a step from dh and dc behind it; h, c_before: the states before it, c: the one behind it."""
+        """The gradients of a step from dh and dc after it; h, c_before: the states before it, c: the one after it."""
 
     def _recurrent(self, h: Array) -> Array:
         found: Array = self.arithmetic.product(h, self.weights.r) + self.weights.recurrent_bias
@@ -195,7 +195,7 @@ class LstmCell(Cell):
 
 @dataclass(frozen=True)
 class GruCell(Cell):
-    """A GRU with the reset gate behind the recurrent product."""
+    """A GRU with the reset gate after the recurrent product."""
 
     def step(self, of_input: Array, h: Array, c: Array) -> State:
         (w_r, w_z, w_n), (u_r, u_z, u_n) = _split(of_input, 3), _split(self._recurrent(h), 3)

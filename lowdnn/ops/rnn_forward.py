@@ -1,6 +1,6 @@
 """A recurrent network over sequences.
 
-    y, hy, cy = the states of the last layer at each step, and those of all layers behind the last step of a sequence
+    y, hy, cy = the states of the last layer at each step, and those of all layers after the last step of a sequence
 
 ``rnn`` has the network, its formulas and its sizes. Sequences are x (T, B, I) and y (T, B, D * S), or packed
 (``rnn_sequences``). seq_lengths (B,) in INT32: the steps of each sequence; without them all have T. w: the weight space
@@ -63,7 +63,7 @@ class RnnForward(RecurrentOperation):
     def of(
         cls, rnn: Rnn, tensors: Mapping[str, Tensor], *, is_training: bool = False, padding_fill: float = 0.0
     ) -> RnnForward:
-        """The operation on those of ``tensors``, by port, that it may have."""
+        """The operation on ``tensors`` by port, without those that ``rnn`` and the phase do not use."""
         return cls(rnn, **taken(cls, tensors, _needs(rnn, is_training)), padding_fill=padding_fill)
 
     @property

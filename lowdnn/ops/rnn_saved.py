@@ -9,7 +9,7 @@ Tensors are row-major, in the type of x unless said otherwise; rows past a seque
     unprojected  (L * D, T, B, H)           h' of an LSTM before its projection
     dgates       as gates                   gradients of the gates before their non-linearity; the fourth block of a GRU
                  is the gradient of R_n h + bR_n, or the gates' own one without ``reset_after``
-    dprojected   (L * D, T, B, P)           gradients of h' behind the projection
+    dprojected   (L * D, T, B, P)           gradients of h' after the projection
 
 The last two are written by the gradient of the data for that of the weights. In a reserve space dgates take the place
 of gates. Where elements are dropped, it begins with the seed and the offset of the masks.

@@ -24,7 +24,7 @@ from lowdnn.status import (
 DATA_TYPES = (DataType.FLOAT, DataType.HALF, DataType.BFLOAT16, DataType.DOUBLE)
 
 Tensors = Mapping[str, Tensor | None]
-#: By port whether there must be a tensor, and when that is so; where there need not be one, there must be none.
+#: By port: (whether the operation has a tensor, the condition for that in words). A port without one must be None.
 Needs = Mapping[str, tuple[bool, str]]
 
 SEQUENCES = ("x", "y", "dy", "dx")

@@ -120,7 +120,7 @@ class WeightSpace:
 
 
 class _Rest:
-    """The part of the space behind what is taken."""
+    """The part of the weight space that has not been assigned to regions yet."""
 
     def __init__(self) -> None:
         self._begin = 0

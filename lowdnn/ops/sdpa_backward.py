@@ -103,7 +103,7 @@ class SdpaBackward:
         return self._gradients(inputs, rounds=False)
 
     def rounded_reference(self, inputs: Values) -> dict[str, Array]:
-        """P and dS, operands of products, are of the type of q; dP, which D may cancel, lacks what is cut off sums."""
+        """P and dS, operands of products, are rounded to the type of q; S and dP are scaled by 1 - _CUT_OFF."""
         return self._gradients(inputs, rounds=True)
 
     def forward(self, inputs: Values) -> dict[str, Array]:
@@ -161,7 +161,7 @@ class SdpaBackward:
             raise NotSupportedError.at(f"{_WHERE}.inner", expected=expected, got="another operation")
 
     def _gradients(self, inputs: Values, *, rounds: bool) -> dict[str, Array]:
-        """The gradients by port.  rounds: whether intermediate values round, as ``rounded_reference`` says."""
+        """The gradients by port.  rounds: whether P and dS are rounded to q's type, and sums of products cut off."""
         weights, exact = self._score_gradients(inputs, rounds=rounds)
         ds = exact
         if rounds:
@@ -173,8 +173,8 @@ class SdpaBackward:
         return gradients
 
     def _score_gradients(self, inputs: Values, *, rounds: bool) -> tuple[Array, Array]:
-        """(F * P, dS).  rounds: whether values that ``inner`` computes round, and sums of products as tensor cores
-        do."""
+        """(F * P, dS), neither rounded.  rounds: whether values of ``inner`` are rounded, and sums of products cut off
+        as on tensor cores."""
         q, k, v, _, d_o = self._operands(inputs)
         stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds)
         with np.errstate(all="ignore"):
@@ -203,7 +203,7 @@ class SdpaBackward:
             }
 
     def _operands(self, inputs: Values) -> tuple[Array, Array, Array, Array, Array]:
-        """q, k, v, o, d_o with zeros past the lengths; of k and v what each head of q shares."""
+        """q, k, v, o, d_o with zeros past the lengths; k and v are repeated for the heads of q that share a head."""
         row_exists, key_exists = self._existing(inputs)
         q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
         k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
@@ -220,7 +220,10 @@ class SdpaBackward:
         return self._made(inputs, 2, {2: np.ones(self.scores_dims)}, rounds)
 
     def _made(self, inputs: Values, place: int, given: dict[int, Array], rounds: bool) -> Array:
-        """In the place of the tensor of ``inner`` that is given there; by place, what it may depend on."""
+        """The tensor that ``inner`` makes at ``place``; without ``inner`` the given one there.
+
+        given: values, by place, of the tensors that ``inner`` is given.
+        """
         if self.inner is None:
             return given[place]
         operands = {tensor.uid: inputs[f"inner[{number}]"] for number, tensor in enumerate(self.inner.operands)}

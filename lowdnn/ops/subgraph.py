@@ -91,7 +91,7 @@ class Subgraph:
 
 
 def are_products(x: Tensor, operations: Iterable[InnerOperation]) -> bool:
-    """Whether whatever depends on ``x`` is ``x`` times tensors that do not."""
+    """Whether every value that depends on ``x`` is ``x`` times values that do not."""
     dependent = {x.uid}
     for op in operations:
         reads = [tensor for tensor in inputs_of(op).values() if tensor.uid in dependent]

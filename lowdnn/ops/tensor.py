@@ -28,7 +28,7 @@ class Tensor:
     dims: extents, 0 allowed (an empty tensor).  strides: in elements, >= 0; 0 repeats one element (inputs only).
     alignment_bytes: a power of two that divides the address, by the caller's promise; at least the element size.
     is_virtual: an edge inside the graph that has no address.
-    ragged_offset: where each batch begins, times the multiplier, in the place of the first stride (``ragged``).
+    ragged_offset: where each batch begins, times the multiplier, in place of the first stride (``ragged``).
     is_by_value: a host scalar passed by value at execute.  constant_value: a scalar fixed in the graph itself.
     Source: cudnn_graph.h, CUDNN_BACKEND_TENSOR_DESCRIPTOR.
     """

@@ -1,4 +1,4 @@
-"""Calls that begin in threads of their own before anybody asks for their results."""
+"""Calls that run in background threads before their results are needed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Task(Generic[T]):
             self._future.set_exception(error)
 
     def cancel(self) -> None:
-        """Makes sure that no thread begins the call any more; whoever asks for its result gets a CancelledError."""
+        """Makes sure that no thread begins the call any more; asking for its result then raises CancelledError."""
         if self._claim.acquire(blocking=False):
             self._future.cancel()
 

@@ -3,7 +3,7 @@
     lowdnn-bundle 1 <sha256 of the index> <bytes of the index>
     {"lowdnn_bundle": 1, "lowdnn": "0.2.0", "arch": "sm_90a", "sm_count": 132, "compiler": ...,
      "images": [{"class": "ImageRecord", ...}...], "plans": [{"class": "BundledPlan", ...}...]}
-    <the images, one behind the other>
+    <the images, one after the other>
 
 An image is found by the digest of its kernel's whole source, as in the store of precompiled PTX, so that a kernel that
 has changed is never served an old one. A plan is no more than an engine and its choices: whoever takes it makes the

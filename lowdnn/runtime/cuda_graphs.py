@@ -1,4 +1,4 @@
-"""Plans as kernel nodes of CUDA graphs: added, and later given other addresses."""
+"""Plans as kernel nodes of CUDA graphs: adding the nodes, and giving them new device addresses later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaded modules of one context: each kernel is compiled and loaded once, whoever asks first."""
+"""Loaded modules of one context: each kernel is compiled and loaded once, by the first thread that needs it."""
 
 from __future__ import annotations
 

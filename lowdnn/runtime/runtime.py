@@ -105,7 +105,7 @@ class Runtime(ProcessBound):
     def begin_kernels(self, find: Callable[[], Plan | None]) -> None:
         """Begins to find a plan, and to compile its kernels into the disk cache, in other threads; for a guess.
 
-        Nobody waits for it, and its errors are not told: whoever needs a kernel compiles it then.
+        Nothing waits for it, and its errors are not reported: a plan that needs a kernel compiles it then.
         """
         if self.cache is not None:
             self._ahead.begin(Task(partial(self._compile, find)))

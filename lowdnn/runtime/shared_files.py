@@ -33,7 +33,7 @@ def change_file(path: Path, change: Callable[[str], str]) -> None:
 
 @contextmanager
 def folder_of(path: Path, makes: bool) -> Iterator[EntryFolder]:
-    """The folder of a file that the caller names, whoever may write there; it is made if ``makes``."""
+    """The folder of a file that the caller names, without a check of its owner or mode; it is made if ``makes``."""
     if makes:
         path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Streams: made here, or borrowed from whoever owns them."""
+"""Streams: made here, or borrowed from their owner, another library or the caller."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from lowdnn.status import (
 
 #: The lowest host address; the pages below are never mapped, so a lower number was meant as the value itself.
 LOWEST_HOST_ADDRESS = 1 << 16
-#: The last aligned address; from none behind it does a workspace begin.
+#: The last aligned address; from none after it does a workspace begin.
 _LAST_WORKSPACE = 2**64 - ALIGNMENT_BYTES
 #: Addresses of workspaces that are known to be checked.
 _MAX_CHECKED = 1024

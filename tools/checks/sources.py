@@ -20,7 +20,7 @@ _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\
 
 @dataclass(frozen=True)
 class Function:
-    """lines: the body's, without the signature, a docstring and CUDA's braces."""
+    """A function of a file.  lines: lines of its body, without the signature, the docstring and CUDA's braces."""
 
     place: str
     name: str

@@ -139,7 +139,7 @@ NO_REDUCTIONS = EpilogueReductions()
 
 
 def _alone(operation: AnyReduction) -> FusedReduction:
-    """The reduction as it is in a graph of its own, reading ``x`` from memory."""
+    """The reduction as the only operation of a graph, which reads ``x`` from memory."""
     stored = replace(operation, x=replace(operation.x, is_virtual=False))
     found = match_reduction(OperationGraph([stored]))
     assert isinstance(found, FusedReduction), found

@@ -231,7 +231,7 @@ class Tiling:
         )
 
     def _busy_s(self, product: Product, arch: ArchSpec) -> float:
-        """Seconds of the launch's work. Blocks on one multiprocessor share its copies; a copy's latency overlaps other
+        """Seconds of the launch's work. Blocks of a multiprocessor share its copy rate; a copy's latency overlaps other
         stages'.
 
         The launch hides the overhead of a wave that leaves room for more blocks.

@@ -1,8 +1,8 @@
 // matmul_list_wgmma: c_i[b, m, n] = epilogue_i(sum over k of a_i[b, m, k] * b_i[b, k, n]) for a list of independent
 // products i with TMA and wgmma, for sm_90a.
 //
-// Of a product's a and b, p is the operand that gives the output's rows, and q the one that gives its columns, along
-// which the output is contiguous. Their maps are (contiguous dimension, other dimension, batch). P_MN_MAJOR: p is
+// Operand p of a product is the one of a and b that gives the output's rows, and q the one that gives its columns,
+// along which the output is contiguous. Their maps are (contiguous dimension, other dimension, batch). P_MN_MAJOR: p is
 // contiguous along the rows, otherwise along k; Q_MN_MAJOR: q is contiguous along the columns, otherwise along k. All
 // products have the same types and layouts.
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh); it computes tiles of

@@ -1,6 +1,6 @@
 // matmul_wgmma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]) with TMA and wgmma, for sm_90a.
 //
-// Of a and b, p is the operand that gives the tiles' rows, and q the one that gives their columns. Their tensor maps
+// Operand p is the one of a and b that gives the tiles' rows, and q the one that gives their columns. Their tensor maps
 // have dimensions (contiguous dimension, other dimension, BATCH_AXES batch axes). P_MN_MAJOR: p is contiguous along the
 // tile's rows, otherwise along k; Q_MN_MAJOR: q is contiguous along the tile's columns, otherwise along k. The output's
 // index space (output_map.cuh) has ROW_AXES axes of rows (batch axes, then one of m and n), and its contiguous axis as

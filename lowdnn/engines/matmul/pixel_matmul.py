@@ -115,8 +115,9 @@ def _roles(op: ConvolutionOperation) -> _Roles:
 
 
 def _views_of_steps(graph: OperationGraph, convolution: ConvolutionOperation) -> dict[int, _View]:
-    """The view of each operation's tensors, by the operation's id: that of the operand or of the product that it
-    belongs to.
+    """The view that makes an operation's tensors matrices, by the operation's ``id``.
+
+    It is operand a's or b's for the operations that compute that operand, and c's for all others.
     """
     roles = _roles(convolution)
     views = dict.fromkeys(map(id, graph.operations), roles["c"][1])

@@ -51,14 +51,14 @@ class Gather:
 
     @property
     def has_chunks(self) -> bool:
-        """Whether a chunk of a row is one aligned piece of memory."""
+        """Whether every chunk of a row is 16 contiguous bytes, aligned to 16."""
         token, size = self.token, self.token.element_bytes
         pieces = (token.alignment_bytes, token.strides[1] * size, token.dims[2] * size)
         return token.strides[2] == 1 and not any(piece % _CHUNK_BYTES for piece in pieces)
 
     @property
     def problem(self) -> str:
-        """Why its chunks exceed the kernel's indices; empty if they do not."""
+        """Why the number of chunks exceeds the kernel's indices; empty if it does not."""
         chunks = self.rows * self.row_chunks
         if chunks > INT32_MAX:
             return f"moe_grouped_matmul.token_index: expected at most {INT32_MAX} pieces of 16 bytes, got {chunks}"

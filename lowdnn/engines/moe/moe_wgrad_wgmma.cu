@@ -1,8 +1,8 @@
 // moe_wgrad_wgmma: dweight[e, k, n] = epilogue(sum over the rows r of expert e of token[r, k] * doutput[r, n]) with TMA
 // and wgmma, for sm_90a (token_groups.cuh).
 //
-// Of token and doutput, p is the operand that gives dweight's rows, and q the one that gives its columns, along which
-// dweight is contiguous. Their maps are (contiguous elements, rows, 1).
+// Operand p is the one of token and doutput that gives dweight's rows, and q the one that gives its columns, along
+// which dweight is contiguous. Their maps are (contiguous elements, rows, 1).
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh); it computes tiles of
 // TILE_M x TILE_N over all rows of an expert (expert_rows.cuh).
 // Shared memory: STAGES stages of (p, q), a staging area for each consumer warp, barriers.

@@ -193,7 +193,7 @@ def _sums(
     statistics: tuple[Tensor, Tensor],
     wanted: tuple[Tensor | None, Tensor | None],
 ) -> tuple[Tensor, Tensor]:
-    """(sum of dy * xhat, sum of dy), each in a pass of its own."""
+    """(sum of dy * xhat, sum of dy), each computed by a separate pass."""
     dscale, dbias = (build.exact(tensor, statistics[0].dims) for tensor in wanted)
     terms = build.pointwise(PointwiseMode.MUL, _normalised(build, x, *statistics), dy)
     for value, total, stored in ((terms, dscale, wanted[0]), (dy, dbias, wanted[1])):

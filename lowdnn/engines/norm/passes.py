@@ -123,7 +123,7 @@ class PassBuilder:
         return Tensor(self._last_uid, self._compute_type, dims, packed_strides(dims), 16, is_virtual=True)
 
     def _close(self, engine: Engine) -> None:
-        """Ends a pass, and drops it if it stores nothing because nobody reads its result."""
+        """Ends a pass, and drops it if it stores nothing because nothing reads its result."""
         stored = (tensor for op in self._operations for tensor in outputs_of(op).values() if not tensor.is_virtual)
         if next(stored, None) is not None:
             self._parts.append(Part(engine, OperationGraph(self._operations)))

@@ -50,7 +50,7 @@ UNCACHED, IN_REGISTERS, IN_SHARED_MEMORY = 0, 1, 2
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The kernel's tile; ``stages``, a team's rows in flight; whether threads cache the row at hand in registers; and
+    """The kernel's tile; ``stages``, a team's rows in flight; whether threads cache the current row in registers; and
     the macro SCALES."""
 
     tile: RowTile
@@ -146,7 +146,7 @@ class Summing:
         return None
 
     def _caching(self, items: int) -> tuple[bool, int]:
-        """(whether threads have registers for the row at hand, the best value of SCALES)."""
+        """(whether threads have registers for the current row, the best value of SCALES)."""
         if items * self._cached_words <= _CACHED_REGISTERS:
             return True, IN_REGISTERS if self._scale_bytes else UNCACHED
         words = self._sum_words + ceil_div(self._group_bytes, 4)

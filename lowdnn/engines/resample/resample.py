@@ -86,7 +86,10 @@ def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
 
 
 def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """The default (rows, columns): as many as leave enough threads for the device, since they share what they read."""
+    """The default (rows, columns) of a thread: the most that leave the device enough threads.
+
+    Neighbouring windows read the same elements, which one thread loads once.
+    """
     direction = _direction(problem)
     if problem.is_backward and backward.holds_image(problem):
         return backward.image(problem)
@@ -95,7 +98,7 @@ def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int,
 
 
 def _default_channels(problem: Problem, arch: ArchSpec) -> int:
-    """The default number of channels: few if whole images of many channels leave too few threads."""
+    """The default number of channels of a thread: few if images of many channels leave the device too few threads."""
     if problem.is_backward and backward.holds_image(problem):
         few, many = backward.IMAGE_CHANNELS
         return many if backward.fills_device(problem, many, arch) else few

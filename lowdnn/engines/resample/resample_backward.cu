@@ -57,7 +57,7 @@ constexpr bool HAS_OWN_DIVISORS = DIVISOR == TAPS || DIVISOR == INSIDE;
 typedef Sum<COMPUTE, CHANNELS> Gradient;
 typedef ImagePlane<DY_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, ACCESS, SHIFT, SKIP> GradientPlane;
 
-// What the argmaxes of a plane of outputs are read from, at the thread's channels: `index`, or x for a search.
+// The tensor that gives the argmaxes of a plane of outputs, at the thread's channels: `index`, or x for a search.
 template <class Maxima> struct ArgmaxPlane {
   __device__ __forceinline__ ArgmaxPlane(const Maxima&, const TapAxis (&)[3], i64, i64, i32) {}
 };
@@ -82,7 +82,7 @@ template <> struct ArgmaxPlane<SearchedMaxima> {
   }
 };
 
-// One plane of dy at the thread's channels, and what its argmaxes are read from.
+// One plane of dy at the thread's channels, and the tensor that gives its argmaxes.
 struct OutputPlane {
   GradientPlane dy;
   i32 number;

@@ -63,7 +63,7 @@ def _has_frontend() -> bool:
 
 
 def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """cuDNN's kernel in fp8, where its frontend is there, and that in bf16, of the same numbers."""
+    """cuDNN's fp8 kernel, if cudnn-frontend is installed, and cuDNN's bf16 kernel on the same values."""
     if case.left >= 0 or case.page or case.stats != "lse":
         raise ValueError(f"{case}: expected attention with its log-sum-exp and without a window and pages")
     q, k, v = ([copy.bfloat16() for copy in data[name]] for name in ("q", "k", "v"))
@@ -83,7 +83,7 @@ def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
 
 
 def _packed_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """FlashAttention on sequences packed one behind the other, without the statistics, which it has in a layout of its
+    """FlashAttention on sequences packed one after the other, without the statistics, which it has in a layout of its
     own; cuDNN's call asks the device for lengths, which no graph can capture."""
     if case.left >= 0 or case.lengths != "yes" or case.kv not in (0, case.q):
         raise ValueError(f"{case}: expected self-attention with lengths and without a window")

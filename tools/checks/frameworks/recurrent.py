@@ -1,4 +1,4 @@
-"""PyTorch's recurrent networks as modules with one output: what they give, one behind the other."""
+"""PyTorch's recurrent networks as modules with one output: what they give, one after the other."""
 
 from __future__ import annotations
 

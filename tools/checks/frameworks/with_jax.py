@@ -123,7 +123,7 @@ def _attention(case: Case) -> tuple[Function, tuple[tuple[int, ...], ...]]:
 
 
 def _lstm(case: Case) -> tuple[Function, tuple[tuple[int, ...], ...]]:
-    """y, h and c, one behind the other; rows of y past the end of a sequence are 0."""
+    """y, h and c, one after the other; rows of y past the end of a sequence are 0."""
     t, b, i, h = (case.number(name) for name in ("t", "b", "i", "h"))
     is_both, layers = bool(case.number("bi")), case.number("layers", 1)
     network = (i, h, layers, 0.0, is_both)
