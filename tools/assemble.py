@@ -273,7 +273,7 @@ def _lines() -> list[str]:
 
 
 def _parsed(groups: str) -> Iterator[tuple[str, Figures]]:
-    """(architecture, figures) of what a line has behind name and digest."""
+    """(architecture, figures) pairs of a line, from its text after name and digest."""
     for group in groups.split(" | "):
         archs, *numbers = group.split(" ")
         figures = Figures(*map(int, numbers))

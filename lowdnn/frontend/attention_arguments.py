@@ -46,7 +46,7 @@ class Sizes:
 
     @staticmethod
     def checked(method: str, q: Tensor, k: Tensor, v: Tensor) -> Sizes:
-        """As ``of``, for k and v that are no pages; raises BadParamError where the dims do not fit each other."""
+        """The sizes of q, k and v, without pages; raises BadParamError if their dims do not fit each other."""
         of_q, of_k, of_v = (tensor.get_dim() for tensor in (q, k, v))
         for label, dims in {"k": of_k, "v": of_v}.items():
             for axis, kind in ((BATCH, "batches"), (HEAD, "heads")):

@@ -79,14 +79,14 @@ class AutotuneMethods(PlanMethods):
 
     @property
     def _is_without_device(self) -> bool:
-        """Whether the graph is planned for a device that is not here."""
+        """Whether the graph is planned for a device that this process does not have."""
         raise NotImplementedError
 
     def _open_handle(self) -> Handle:
         raise NotImplementedError
 
     def _complete(self, values: Mapping[Any, object]) -> Mapping[Any, object]:
-        """With the arrays that the graph was written with."""
+        """``values`` with the arrays that stood for tensors when the graph was written."""
         raise NotImplementedError
 
 

@@ -30,7 +30,7 @@ Operand = Tensor | float | int
 
 @dataclass(frozen=True)
 class GraphContext:
-    """Types of what leaves its own out: tensors in memory, tensors inside the graph, arithmetic."""
+    """Default data types of tensors in memory, of tensors inside the graph, and of the arithmetic."""
 
     io_data_type: data_type = data_type.NOT_SET
     intermediate_data_type: data_type = data_type.NOT_SET
@@ -270,7 +270,7 @@ class GraphBuilder:
             raise entry.call.for_caller(error, entry.ports) from None
 
     def _number_tensors(self) -> None:
-        """Gives other uids to tensors that have what the caller has set for another one."""
+        """Gives a new uid to each tensor whose uid the caller has set for another tensor."""
         taken: dict[int, Tensor] = {}
         unused = [tensor for tensor in self._tensors if not tensor.uid_assigned]
         for tensor in dict.fromkeys([*sorted(self._used(), key=lambda tensor: not tensor.uid_assigned), *unused]):

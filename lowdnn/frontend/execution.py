@@ -87,7 +87,7 @@ class PreparedExecution:
 
     @property
     def slowdown(self) -> float:
-        """Predicted time of what runs on its own handle, relative to that of the plan in whose place it is."""
+        """Predicted time of the plan that runs, relative to that of the best plan if it runs in place of that."""
         has_switched = isinstance(self._loaded, SwitchingPlan) and self._loaded.has_switched
         return 1.0 if has_switched else self._candidate.slowdown
 

@@ -44,7 +44,7 @@ from lowdnn.ops.reduction import Reduction
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.status import BadParamError
 
-#: From a tensor of the frontend to that of the operation graph.
+#: A function that gives the operation graph's tensor for a tensor of the frontend.
 Lowered = Callable[[Tensor], ops.Tensor]
 
 

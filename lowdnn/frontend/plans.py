@@ -41,9 +41,9 @@ Filter = Callable[[Plan], str]
 
 @dataclass
 class PlanEntry:
-    """One candidate; ``failure`` says why it could not be built, ``prepared`` is there once it is.
+    """One candidate of the list.  failure: why it could not be built.  prepared: set when it has been built.
 
-    is_derived: whether it is another one with its sums in fewer parts.
+    is_derived: whether it was made from another candidate by splitting its sums into fewer parts.
     """
 
     candidate: Candidate
@@ -56,7 +56,7 @@ class PlanEntry:
         return self.candidate.plan
 
     def workspace_bytes(self, shapes: Shapes, engines: Sequence[Engine]) -> int:
-        """Bytes to ask a caller for, with other shapes than the graph's where there are any."""
+        """Bytes of workspace at any address.  shapes: shapes that replace the graph's, if any."""
         if not shapes:
             return size_anywhere(self.candidate.workspace_bytes)
         if self.prepared is not None:
@@ -74,7 +74,7 @@ class PlanList:
     tensors: Mapping[int, Tensor]
     name: str
     cache: kernel_cache | None = None
-    #: Whose bundles and tuning records count; none where the graph is planned without one.
+    #: The handle whose bundles and tuning records are used; None if the graph is planned without a handle.
     handle: Handle | None = None
     filters: list[Filter] = field(default_factory=list)
     rankings: list[Ranking] = field(default_factory=list)
@@ -89,7 +89,7 @@ class PlanList:
     _found: tuple[tuple[int, int], PlanEntry | None] = ((-1, -1), None)
     #: Rankings from which no candidate has been taken yet.
     _waiting: list[Ranking] = field(default_factory=list)
-    #: Entries after those.
+    #: Entries that come after those of ``_waiting``.
     _late: list[PlanEntry] = field(default_factory=list)
 
     @property
@@ -103,7 +103,7 @@ class PlanList:
         return self._entries
 
     def in_turn(self) -> Iterator[PlanEntry]:
-        """As ``entries``, but those after the first are ranked when their turn comes."""
+        """The plans of ``entries`` one by one; those after the first are ranked when the second is asked for."""
         yield from self._entries[:1]
         yield from self.entries[1:]
 

@@ -26,16 +26,16 @@ _INT8_PLACES = 128
 
 
 class Sampling(ABC):
-    """Where windows lie; NaN propagates, as cudnn-frontend has it."""
+    """The geometry of the windows; NaN propagates, as in cudnn-frontend."""
 
     @abstractmethod
     def resample(self, compute_type: DataType, x_dims: tuple[int, ...], y_dims: tuple[int, ...]) -> Resample:
-        """For an image of ``x_dims``, and outputs of ``y_dims`` where these are known already."""
+        """The descriptor for an image of ``x_dims``.  y_dims: the outputs' dims; empty if not known yet."""
 
 
 @dataclass(frozen=True)
 class Windows(Sampling):
-    """By their size, stride and padding; what is empty takes the defaults: a stride of 1, no padding."""
+    """Windows given by size, stride and padding; empty fields take the defaults, a stride of 1 and no padding."""
 
     mode: ResampleMode
     padding_mode: PaddingMode
@@ -61,7 +61,7 @@ class Windows(Sampling):
 
 @dataclass(frozen=True)
 class Size(Sampling):
-    """By the outputs' extents; empty: those of the outputs' dims."""
+    """Windows that give outputs of ``extents``; if these are empty, outputs of the dims that are set."""
 
     mode: ResampleMode
     extents: tuple[int, ...] = ()

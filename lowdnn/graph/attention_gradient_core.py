@@ -68,14 +68,14 @@ def core_of(graph: OperationGraph, weights: PointwiseOperation) -> Core | None:
 
 
 def _product_before(graph: OperationGraph, operation: PointwiseOperation) -> MatmulOperation | None:
-    """The one product that x of ``operation`` follows from by pointwise operations, if it has its dims."""
+    """The one product from which pointwise operations compute x of ``operation``, if its result has x's dims."""
     x = operation.operands["x"]
     products = [op for op in _behind_pointwise(graph, x) if isinstance(op, MatmulOperation)]
     return products[0] if len(products) == 1 and products[0].c.dims == x.dims else None
 
 
 def _behind_pointwise(graph: OperationGraph, tensor: Tensor) -> tuple[Operation, ...]:
-    """The operations that are not pointwise whose results ``tensor`` follows from by pointwise ones."""
+    """The other operations from whose results pointwise operations compute ``tensor``."""
     found: dict[int, Operation] = {}
     waiting, seen = [tensor], {tensor.uid}
     while waiting:
@@ -106,7 +106,7 @@ def _sums_before(graph: OperationGraph, centres: Tensor) -> tuple[Tensor, ...]:
 
 
 def dependent_on(graph: OperationGraph, operation: Operation) -> frozenset[int]:
-    """The uids of the operation's results and of all whose values depend on theirs, but through another product.
+    """The uids of the operation's results, and of all that are computed from them without another product between.
 
     Indices do not depend on values.
     """

@@ -141,7 +141,7 @@ class _Ends:
 
     @property
     def lengths(self) -> dict[int, Tensor]:
-        """By axis of the scores."""
+        """The lengths that exist, by axis of the scores: queries, keys."""
         given = ((QUERY, self.queries), (KEY, self.keys))
         return {axis: length for axis, length in given if length is not None}
 

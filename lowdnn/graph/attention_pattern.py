@@ -207,8 +207,8 @@ def _refuse_core(
 def _parts(
     graph: OperationGraph, softmax: Softmax, second: MatmulOperation, loading: tuple[Operation | None, ...]
 ) -> tuple[list[Operation], list[Operation], list[Operation]]:
-    """The operations but those and ``loading``: what the softmax depends on, what only the second product does, the
-    rest."""
+    """The pointwise operations in three groups: those that the softmax depends on, the others that the second product
+    depends on, and the rest. Operations of ``loading`` are left out."""
     to_softmax, to_second = ancestors(graph, softmax), ancestors(graph, second)
     others = [op for op in graph.operations if not isinstance(op, MatmulOperation | Softmax) and op not in loading]
     before = [op for op in others if id(op) in to_softmax]

@@ -116,12 +116,12 @@ def _with_lengths(
 
 
 def _is_of_indices(op: PointwiseOperation) -> bool:
-    """Whether it takes indices as they are, in arithmetic that holds each."""
+    """Whether the operation takes its operands without factors, in a type that holds every index exactly."""
     return (op.alpha1, op.alpha2) == (1.0, 1.0) and op.pointwise.compute_type in _INDEX_TYPES
 
 
 def _keeps(y: Tensor, x: Tensor, arithmetic: Pointwise | None = None) -> bool:
-    """Whether a mask leaves scores as they are, and ``y`` holds minus infinity."""
+    """Whether a mask from ``x`` to ``y`` keeps the scores' values, in types that have minus infinity."""
     steps = (y.data_type,) if arithmetic is None else (arithmetic.compute_type, y.data_type)
     return all(step in _SCORE_TYPES and dtypes.holds(step, x.data_type) for step in steps)
 

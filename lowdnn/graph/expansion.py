@@ -91,7 +91,7 @@ def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 def _lies_transposed(tensor: Tensor) -> bool:
-    """Whether it is [batch, heads, size, rows]: each row in one piece."""
+    """Whether the third axis of (batch, heads, size, rows) has a smaller stride than the last one."""
     return tensor.rank == 4 and tensor.strides[_QUERY] < tensor.strides[_KEY]
 
 

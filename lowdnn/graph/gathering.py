@@ -38,7 +38,7 @@ def gathered(operations: Sequence[Operation]) -> tuple[Operation, ...]:
 
 
 def _with_gradient(inner: Subgraph, operations: Sequence[Operation]) -> Subgraph:
-    """``inner`` with the derivative of what makes modified scores, unless it has one.  operations: the whole graph."""
+    """``inner`` with the derivative of its operations on scores, unless it has one.  operations: the whole graph."""
     (scores, gradient, _), (modified, made, dropped) = inner.given, inner.made
     if made.uid != gradient.uid or modified.uid == scores.uid:
         return inner

@@ -115,7 +115,7 @@ class OperationGraph:
         return OperationGraph(with_tensors(op, border) if border else op for op in chosen)
 
     def border(self, operations: Iterable[Operation]) -> dict[int, Tensor]:
-        """By uid, the virtual tensors between some of the operations and others, as they are in memory."""
+        """The virtual tensors between some of the operations and the others, by uid, as tensors in memory."""
         if not self._materialised:
             return {}
         chosen = tuple(operations)
@@ -148,7 +148,7 @@ class OperationGraph:
 
     @cached_property
     def _consumers(self) -> dict[int, tuple[Operation, ...]]:
-        """By uid."""
+        """The operations that read each tensor, by its uid."""
         found: dict[int, list[Operation]] = {}
         for op in self.operations:
             for uid in {t.uid for t in inputs_of(op).values()}:
@@ -157,7 +157,7 @@ class OperationGraph:
 
     @cached_property
     def _materialised(self) -> dict[int, Tensor]:
-        """By uid, what virtual tensors are where a subgraph has them in memory."""
+        """The virtual tensors by uid, each as the tensor in memory that a subgraph has instead."""
         placed = {tensor.uid for op in self.operations if isinstance(op, NamesPlaces) for tensor in op.placed}
         return {
             uid: replace(tensor, is_virtual=False) if uid in placed else in_memory(tensor)

@@ -15,11 +15,12 @@ from lowdnn.ops.tensor import Tensor
 
 
 class InnerWriter:
-    """Writes what makes tensors of ``graph`` with ``dims``, or with 1 where they repeat, on new virtual tensors.
+    """Writes the operations that compute tensors of ``graph`` again, on new virtual tensors.
 
-    indexed: the operand of indices, no value of which counts.  given: by uid, what stands in place of tensors.
-    lengths: by axis; nothing behind them counts, so operations that put something there are left out.  outside: uids of
-    tensors whose makers are not written.
+    dims: the tensors' dims; they may have extents of 1 instead.  indexed: the operand of GEN_INDEX, whose values do not
+    count.  given: tensors by the uids of those that they replace.
+    lengths: by axis; elements past them do not count, so that operations which select something there are left out.
+    outside: uids of tensors whose operations are not written.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class InnerWriter:
         return self._known[tensor.uid]
 
     def read_from_outside(self) -> frozenset[int]:
-        """The uids of what the written operations read and none of them makes."""
+        """The uids of the tensors that the written operations read and none of them writes."""
         made = {op.output.uid for op in self.operations}
         return frozenset(t.uid for op in self.operations for t in inputs_of(op).values() if t.uid not in made)
 

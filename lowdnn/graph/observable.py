@@ -9,7 +9,7 @@ from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides, span_elements
 
 
 def observable(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """``operations``, in topological order, without those of which no stored tensor depends on any output.
+    """``operations``, in topological order, without those that no stored tensor depends on.
 
     Optional outputs of other operations that are virtual and that nothing reads are left out too. Where nothing is left
     out, the result is ``operations`` itself.

@@ -78,9 +78,9 @@ def _dims(op: Operation, output: Tensor, tensors: Mapping[int, Tensor]) -> Dims:
 
 
 def _extent(output: Tensor, axis: int, inputs: list[tuple[int, int]]) -> int:
-    """Along an axis where the extents of inputs were and are ``inputs``: that of one which the output had as well.
+    """The new extent of ``output`` along ``axis``: that of the inputs whose old extent was the output's.
 
-    An extent of 1 stays, since what has others beside it was reduced or repeats.
+    inputs: the old and the new extent of each input.  An extent of 1 stays 1 if an input had more: it was reduced.
     """
     own = output.dims[axis]
     found = {now for before, now in inputs if before == own}

@@ -53,11 +53,11 @@ def gradient_through(
     new_uid: Callable[[], int],
     lowest: float = -inf,
 ) -> tuple[tuple[PointwiseOperation, ...], Tensor]:
-    """(operations, dx): what makes dx of dy and of the tensors of ``operations``, which are in topological order.
+    """(operations, dx): the operations that compute dx from dy and the tensors of ``operations``.
 
-    New tensors are virtual, apart from constants, have the dims of what they are the gradient of, and uids that
-    ``new_uid`` gives. lowest: dy is 0 anyway where a constant up to that was selected. Raises NotSupportedError, naming
-    ``where``, for an operation whose derivative no mode gives.
+    Both are in topological order. New tensors are virtual or constants; a gradient has the dims of its tensor, and uids
+    come from ``new_uid``. lowest: wherever a constant up to this was selected, dy is 0.
+    Raises NotSupportedError, naming ``where``, for an operation whose derivative no mode gives.
     """
     given = tuple(operations)
     dependent, chain = depend_on(x, given), _Chain(new_uid, lowest)

@@ -136,7 +136,7 @@ def check_dims(where: str, expected: Dims, tensors: dict[str, Tensor | None]) ->
 
 
 def check_scalar(where: str, tensor: Tensor) -> None:
-    """Raises BadParamError for what is no host value."""
+    """Raises BadParamError unless the tensor is a by-value one or a constant."""
     if not tensor.is_scalar_value:
         raise BadParamError.at(where, expected="a by-value or constant tensor", got=tensor.label)
 

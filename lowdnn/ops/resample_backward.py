@@ -106,7 +106,7 @@ class ResampleBackward(ResampleOperation):
             return {"dx": dtypes.rounded(total, resample.compute_type)}
 
     def _places(self, inputs: Values) -> NDArray[Any]:
-        """Where the maxima lie in their windows."""
+        """The argmaxes: the position of each maximum in its window."""
         if self.index is not None:
             return inputs["index"]
         return maxima(self.resample, dtypes.rounded(inputs["x"], self.resample.compute_type))[1]

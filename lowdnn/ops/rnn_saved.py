@@ -43,7 +43,7 @@ class Saved:
 
 
 def saved_dims(rnn: Rnn) -> Mapping[str, tuple[int, ...]]:
-    """Dims by name, of what a training forward saves and of what the gradient of its data adds to it."""
+    """The dims, by name, of the tensors that a training forward saves and that the gradient of its data adds."""
     rows, found = (rnn.pseudo_layers, rnn.max_length, rnn.batch_size), {}
     found["gates"] = (*rows, rnn.blocks * rnn.hidden_size)
     if rnn.is_lstm:

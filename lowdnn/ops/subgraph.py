@@ -80,7 +80,10 @@ class Subgraph:
         return tuple(reversed(needed))
 
     def evaluated(self, made: Tensor, known: Mapping[int, NDArray[Any]], *, rounds: bool) -> NDArray[Any]:
-        """The value of ``made`` from those, by uid, of what it depends on.  rounds: each to its tensor's data type."""
+        """The value of ``made``.  known: values, by uid, of the tensors from outside that it depends on.
+
+        rounds: whether each result is rounded to its tensor's data type.
+        """
         values = dict(known)
         for op in self.operations_to(made):
             operands = {port: values[tensor.uid] for port, tensor in inputs_of(op).items()}

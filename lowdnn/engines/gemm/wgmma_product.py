@@ -30,7 +30,7 @@ def _many_rows(few: int) -> int:
 
 
 class Conversion(Enum):
-    """Where an operand passes through a functor."""
+    """How an operand is converted by a functor before it is multiplied: in registers, or in shared memory."""
 
     NONE = "none"
     REGISTERS = "registers"  #: ``register_operand.cuh``

@@ -110,7 +110,7 @@ template <class Team, int COUNT, bool TOGETHER> struct RowExchange {
     }
   }
 
-  // Hands over what a thread of the first pass has summed of a row.
+  // Hands over a first-pass thread's sums of a row.
   template <class Operator> __device__ __forceinline__ void hand_over(T (&values)[COUNT]) {
     Team::template join_lanes<Operator>(values);
     const u32 result = sequence % RESULTS;

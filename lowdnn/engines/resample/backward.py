@@ -201,7 +201,7 @@ def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
 
 
 def _access(problem: Problem, along: Readers) -> tuple[int, int]:
-    """(elements of an access along a row of dy and the index, those of the first access before the first output)."""
+    """(elements of an access along a row of dy and index, elements that the first reads before the first output)."""
     if problem.channels_last:
         return 1, 0
     read = [tensor for tensor in (problem.source, problem.index) if tensor is not None]
@@ -211,7 +211,7 @@ def _access(problem: Problem, along: Readers) -> tuple[int, int]:
 
 
 def _x_access(problem: Problem, along: Readers) -> tuple[int, int]:
-    """(elements of an access along a row of x, those of the first access before the first position that is read)."""
+    """(elements of an access along a row of x, elements that the first one reads before the first position needed)."""
     if problem.channels_last or problem.searched is None:
         return 1, 0
     width = gcd(along.positions, max(1, neighbours(problem.searched, problem.searched.rank - 1)))

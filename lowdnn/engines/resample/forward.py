@@ -157,7 +157,7 @@ def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
 
 
 def _access(problem: Problem, columns: int) -> tuple[int, int]:
-    """(elements of an access along a row, those of the first access before the first tap)."""
+    """(elements of an access along a row, elements that the first access reads before the first tap)."""
     axis = problem.axes[2]
     if problem.channels_last or (problem.padding == "CLAMP" and not has_inside_taps(axis)):
         return 1, 0

@@ -10,8 +10,7 @@
 #include "include/rows/rows.cuh"
 #include "include/ptx/warpgroup.cuh"
 
-// An operator's join_all for arrays, number by number: each of a thread's `joined` takes in its counterpart in another
-// thread's `others`.
+// Applies an operator's `join` to arrays element by element: `joined` of this thread, `others` of another one.
 template <class Operator> struct OneByOne {
   template <class T, int COUNT> static __device__ __forceinline__ void join_all(T (&joined)[COUNT],
                                                                                const T (&others)[COUNT]) {
