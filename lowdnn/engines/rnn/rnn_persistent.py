@@ -12,6 +12,7 @@ from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.launch import ACCESS_BYTES
 from lowdnn.engines.limits import alone
 from lowdnn.engines.rnn.layers import Recurrence
+from lowdnn.engines.rnn.narrow_tile import COLUMNS as NARROW_COLUMNS
 from lowdnn.engines.rnn.network import Network, RnnOperation
 from lowdnn.engines.rnn.persistent import Persistent
 from lowdnn.engines.rnn.persistent_backward import backward_tiles
@@ -52,7 +53,7 @@ class RnnPersistent(RecurrentEngine):
     def knobs_of(self, operation: RnnOperation, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_N and, backward, TILE_CGA_K; 0 leaves the choice to the engine."""
         if isinstance(operation, RnnForward):
-            return (_columns(COLUMNS, "sequences of a group of blocks"),)
+            return (_columns(tuple(sorted({*NARROW_COLUMNS, *COLUMNS})), "sequences of a group of blocks"),)
         clusters = (OWN_CHOICE, 1, *CLUSTERS)
         return (
             _columns(BACKWARD_COLUMNS, "sequences of a part of a step"),

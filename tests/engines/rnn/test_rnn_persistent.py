@@ -43,8 +43,11 @@ DEEP: dict[str, Any] = {"num_layers": 2, "direction_mode": DirectionMode.BIDIREC
 LENGTHS = (3, 3, 2, 1, 0)
 
 
-#: A tile of each kernel, for layers of 64 units with 4 gates.
-KERNELS: dict[str, LayerTile] = {"narrow": NarrowTile(8, 16, 4, 64, 1), "wide": PersistentTile(16, 1, 1, 1)}
+#: A layer for each kernel, and a tile of it.
+KERNELS: dict[str, tuple[Rnn, LayerTile]] = {
+    "narrow": (LSTM, NarrowTile(8, 16, 4, 64, 1)),
+    "wide": (replace(LSTM, hidden_size=128), PersistentTile(16, 2, 2, 1, 16, 2)),
+}
 
 
 @pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16])
@@ -55,8 +58,9 @@ def test_cells(device: Runtime, name: str, data_type: DataType) -> None:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_cells_on_warpgroups(device: Runtime, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    _only(monkeypatch, PersistentTile(16, CELLS[name].hidden_size // 64, 1, 1))
-    _check_forward(device, CELLS[name])
+    rnn = replace(CELLS[name], hidden_size=128)
+    _only(monkeypatch, PersistentTile(16, 2, 2, 1, 64 if rnn.gates == 1 else 16, 2))
+    _check_forward(device, rnn)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -67,14 +71,19 @@ def test_layers_directions_dropout_and_lengths(device: Runtime, name: str, layou
 
 
 def test_layers_directions_and_lengths_on_warpgroups(device: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    _only(monkeypatch, KERNELS["wide"])
-    _check_forward(device, replace(LSTM, **DEEP), lengths=LENGTHS, padding_fill=2.5)
+    rnn = _only_kernel(monkeypatch, "wide")
+    _check_forward(device, replace(rnn, **DEEP), lengths=LENGTHS, padding_fill=2.5)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_without_first_and_last_states(device: Runtime, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    _only(monkeypatch, KERNELS[kernel])
-    _check_forward(device, LSTM, without=("hx", "cx", "hy", "cy"))
+    rnn = _only_kernel(monkeypatch, kernel)
+    _check_forward(device, rnn, without=("hx", "cx", "hy", "cy"))
+
+
+def test_rows_of_the_output_at_no_multiple_of_a_piece(device: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    rnn = _only_kernel(monkeypatch, "wide")
+    _check_forward(device, rnn, layout="spaced", lengths=LENGTHS, padding_fill=2.5)
 
 
 @pytest.mark.parametrize("columns", [8, 16, 32])
@@ -93,9 +102,13 @@ def test_groups_of_blocks(device: Runtime, columns: int) -> None:
         ("lstm", 512, NarrowTile(16, 16, 4, 512, 1)),
         ("tanh", 64, NarrowTile(16, 64, 1, 64, 1)),
         ("relu", 64, NarrowTile(8, 32, 1, 64, 1)),
-        ("gru", 128, PersistentTile(16, 2, 1, 0)),
-        ("gru", 128, PersistentTile(8, 2, 1, 1)),
-        ("lstm", 128, PersistentTile(32, 2, 2, 0)),
+        ("gru", 128, PersistentTile(16, 2, 2, 0, 16, 2)),
+        ("lstm", 128, PersistentTile(32, 2, 2, 1, 16, 2)),
+        ("lstm", 192, PersistentTile(16, 3, 2, 1, 16, 3)),
+        ("gru", 320, PersistentTile(16, 5, 2, 1, 16, 4)),
+        ("gru", 256, PersistentTile(16, 4, 2, 1, 16, 4, 4)),
+        ("tanh", 128, PersistentTile(64, 2, 2, 1, 64, 2)),
+        ("relu", 384, PersistentTile(16, 6, 2, 0, 64, 4, 2)),
     ],
 )
 def test_tiles(device: Runtime, monkeypatch: pytest.MonkeyPatch, cell: str, hidden_size: int, tile: LayerTile) -> None:
@@ -109,25 +122,33 @@ def test_tiles(device: Runtime, monkeypatch: pytest.MonkeyPatch, cell: str, hidd
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_states_that_are_nan(device: Runtime, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     """Two neighbouring states with all bits set, as polled states have none."""
-    _only(monkeypatch, KERNELS[kernel])
-    _check_forward(device, LSTM, nan_in="hx")
+    rnn = _only_kernel(monkeypatch, kernel)
+    _check_forward(device, rnn, nan_in="hx")
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("policy", dict.fromkeys((*POLICIES, *ORDER_AND_RACES, "fuzz(3),late,races")))
 def test_in_any_order(kernel_cache_dir: Path, monkeypatch: pytest.MonkeyPatch, policy: str, kernel: str) -> None:
-    _only(monkeypatch, KERNELS[kernel])
+    rnn = _only_kernel(monkeypatch, kernel)
     with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
-        _check_forward(runtime, replace(LSTM, direction_mode=DirectionMode.BIDIRECTIONAL), lengths=LENGTHS)
+        _check_forward(runtime, replace(rnn, direction_mode=DirectionMode.BIDIRECTIONAL), lengths=LENGTHS)
+
+
+@pytest.mark.parametrize("policy", dict.fromkeys((*POLICIES, *ORDER_AND_RACES, "fuzz(3),late,races")))
+def test_a_ring_in_any_order(kernel_cache_dir: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """A ring that is shorter than a step."""
+    _only(monkeypatch, PersistentTile(16, 6, 2, 2, 64, 4, 2))
+    with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
+        _check_forward(runtime, replace(CELLS["tanh"], hidden_size=384), lengths=LENGTHS)
 
 
 @pytest.mark.parametrize("policy", ["lockstep", "fuzz(5),late,races"])
 def test_slots_of_polled_states_come_again(
     kernel_cache_dir: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    _only(monkeypatch, KERNELS["narrow"])
+    rnn = _only_kernel(monkeypatch, "narrow")
     with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
-        _check_forward(runtime, replace(LSTM, max_length=70, batch_size=2))
+        _check_forward(runtime, replace(rnn, max_length=70, batch_size=2))
 
 
 def test_all_blocks_are_there_at_a_time() -> None:
@@ -163,11 +184,18 @@ def test_devices_without_wgmma_are_refused() -> None:
 
 def test_knobs() -> None:
     (knob,) = ENGINE.knobs(_graph(LSTM), SM_90A)
-    assert (knob.type, knob.values) == (KnobType.TILE_N, (0, *COLUMNS))
+    assert (knob.type, knob.values) == (KnobType.TILE_N, (0, 8, *COLUMNS))
 
 
 def _check_forward(runtime: Runtime, rnn: Rnn, **wanted: Any) -> list[Plan]:
     return check_training(runtime, ENGINE, rnn, DataType.HALF, anchors=(RnnForward,), **wanted)
+
+
+def _only_kernel(monkeypatch: pytest.MonkeyPatch, kernel: str) -> Rnn:
+    """Lets the engine take a kernel's tile alone; returns its layer."""
+    rnn, tile = KERNELS[kernel]
+    _only(monkeypatch, tile)
+    return rnn
 
 
 def _only(monkeypatch: pytest.MonkeyPatch, tile: LayerTile) -> None:

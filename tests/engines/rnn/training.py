@@ -62,6 +62,8 @@ def check_training(
     made = training(rnn, data_type, given, is_packed=layout == "packed")
     if layout == "batch":
         made = _batch_major(made)
+    if layout == "spaced":
+        made = _spaced(made)
     made = _without(made, without)
     values = _stored_values(rng, made, given, nan_in)
     backward_weights = replace(made.backward_weights, is_added=is_added)
@@ -134,6 +136,14 @@ def _batch_major(made: Training) -> Training:
         changed(made.backward_data, "dy", "dx", "y"),
         changed(made.backward_weights, "x", "y"),
     )
+
+
+def _spaced(made: Training) -> Training:
+    """Rows of the output with an element between them, so that most begin at no multiple of 16 bytes."""
+    y = made.forward.y
+    rows, elements = y.dims[:-1], y.dims[-1] + 1
+    spaced = replace(y, strides=(*(stride // y.dims[-1] * elements for stride in y.strides[: len(rows)]), 1))
+    return replace(made, forward=replace(made.forward, y=spaced))
 
 
 def _without(made: Training, ports: tuple[str, ...]) -> Training:
