@@ -18,7 +18,8 @@ constexpr int ARRIVALS = 32;                          // words of a group: a lin
 constexpr int OWN_CHUNKS = (CHUNKS + 1) / WARPGROUPS;  // chunks of a warpgroup; the second one may lack the last
 constexpr int SHARED_CHUNKS = OWN_CHUNKS - REGISTER_CHUNKS;
 constexpr int CHUNK_BYTES = COLUMNS * LINE_BYTES;
-constexpr int COPIES = CHUNKS / COPIED, COPIED_BYTES = COPIED * CHUNK_BYTES;  // copies of a step
+constexpr int COPIES = CHUNKS / COPIED;  // copies of a step
+constexpr int COPIED_BYTES = COPIED * CHUNK_BYTES;
 constexpr int FIRST_NUMBER = COPIED < WARPGROUPS ? WARPGROUPS : COPIED;       // the number of the first chunk
 constexpr int PIECES = UNITS * int(sizeof(TYPE)) / 16;  // pieces of 16 bytes in a gate or in the states of a column
 constexpr bool SAVES_GATES = SAVES && GATE_ROWS > 1;    // a cell of one gate saves its state
@@ -82,7 +83,8 @@ struct Place {
   __device__ __forceinline__ u8* exchange(u32 half, u32 chunk) const {
     return p.exchange + (i64(team() * 2 + half) * CHUNKS + chunk) * CHUNK_BYTES;
   }
-  __device__ __forceinline__ u32* arrivals() const { return p.arrivals + team() * ARRIVALS; }  // of each copy
+  // Counters, one for each copy.
+  __device__ __forceinline__ u32* arrivals() const { return p.arrivals + team() * ARRIVALS; }
   __device__ __forceinline__ u32 first_unit() const { return block * UNITS; }
   __device__ __forceinline__ u32 own_chunk() const { return block / BLOCKS_OF_CHUNK; }
   __device__ __forceinline__ u32 first_sequence() const { return group * COLUMNS; }
@@ -170,7 +172,7 @@ struct Memory {
   __device__ __forceinline__ u32 free_of(u32 number) const { return free + number % SLOTS * MBARRIER_BYTES; }
   __device__ __forceinline__ u32 states_of(u32 number) const { return ring + number % SLOTS * CHUNK_BYTES; }
   __device__ __forceinline__ void wait_full(u32 number) const { mbarrier_wait(full_of(number), number / SLOTS % 2); }
-  // Whether the slots are free that a copy takes, from chunk `number` on. Those before them must have been copied.
+  // Whether the slots are free that a copy takes, from chunk `number` on. The chunks before must have been copied.
   __device__ __forceinline__ bool are_free(u32 number) const {
     bool are = true;
     for (u32 i = number; i < number + COPIED; ++i) are &= has_ended(free_of(i), i / SLOTS % 2 ^ 1);

@@ -70,7 +70,7 @@ struct Consumer {
   const Memory& memory;
   const u32 g, warp;
   u32 lane;
-  Value biases[2];  // of this thread's rows
+  Value biases[2];  // one for each of this thread's rows
   Value cells[CELL::HAS_CELLS ? ELEMENTS : 1];
   u32 states[(ELEMENTS + 1) / 2];  // two in a word
 
@@ -108,8 +108,8 @@ struct Consumer {
  private:
   // The lower or the upper one of this thread's two rows.
   __device__ __forceinline__ Row row_of(int upper) const { return Row(warp * 16 + upper * 8 + lane / 4); }
-  // Column of the tile i / OF_TILE. Of four lanes' two columns of four gates, a lane has one column with all gates; of
-  // rows of one gate, a lane has both columns of both rows.
+  // Column of the tile i / OF_TILE. With rows of several gates a lane has one of its two columns, with all gates;
+  // otherwise it has both columns of both rows.
   __device__ __forceinline__ u32 column(int i) const {
     return lane % 4 * 2 + (OF_TILE == 1 ? lane / 4 % 2 : i % 2);
   }

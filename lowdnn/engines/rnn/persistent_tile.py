@@ -1,6 +1,6 @@
 """Tiles of the persistent recurrence on warpgroups: what a multiprocessor must hold, and how long a step takes.
 
-    step = hand-over + columns * their share + max(chunks * (copy + columns * product), turns of the ring)
+step = hand-over + columns * their share + max(chunks * (copy + columns * product), turns of the ring)
 """
 
 from __future__ import annotations

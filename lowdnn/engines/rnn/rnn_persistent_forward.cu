@@ -14,10 +14,10 @@
 // swizzle that wgmma reads. A step uses one half, the next one the other: whoever writes a half has read all states of
 // the step before, and their writers had read that half. COPIED chunks are copied at a time, when they and all before
 // them are there: writers count in `arrivals`, [direction][group][32], at the copy of their chunk.
-// Roles: the multiplying warpgroups add up their sums, each for half of the columns, whose cells it computes. Of a
-// third warpgroup, a warp copies states to a ring of SLOTS chunks, one publishes the block's new states, and two keep
-// the rows that a warpgroup each has computed and fetch its products with the input. The slot of a warpgroup's last
-// chunk is its workspace behind the product: it receives the other one's sums and then the results.
+// Roles: the multiplying warpgroups add up their sums, each for half of the columns, whose cells it computes. A third
+// warpgroup has a warp that copies states to a ring of SLOTS chunks, one that publishes the block's new states, and two
+// that keep the rows that a warpgroup each has computed and fetch its products with the input. The slot of a
+// warpgroup's last chunk is its workspace behind the product: it receives the other one's sums and then the results.
 // Shared memory (dynamic): weights [warpgroup][chunk] and ring [slot] in swizzled rows of 128 bytes, products with the
 // input [column] of 128 bytes, two barriers for each slot, lengths [column].
 // Launch: cooperative, 384 threads, a block for each multiprocessor at most.
