@@ -115,7 +115,7 @@ def _entry(name: str, value: Any, subject: Subject) -> Iterator[str]:
 
 
 def _home(value: Any) -> str | None:
-    """The page of a class or function that several modules export: its own, or the first that has it."""
+    """The page of a class or function that several modules export: that of its module, or the first that exports it."""
     if not callable(value):
         return None
     for subject in sorted(SUBJECTS, key=lambda subject: ":" not in subject.place):

@@ -53,7 +53,7 @@ class NodeWriter:
         return tuple(self._operations)
 
     def add(self, operation: Operation) -> None:
-        """Adds an operation whose tensors are made already."""
+        """Adds an operation on tensors that exist already."""
         self._operations.append(operation)
 
     def new_uid(self) -> int:

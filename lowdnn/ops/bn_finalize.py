@@ -1,4 +1,4 @@
-"""From channel statistics (``ops.gen_stats``) to what batch normalisation applies and carries on: for each channel
+"""The scale and bias of batch normalisation from channel statistics (``ops.gen_stats``): for each channel
 
     mean = sum / accum_count        inv_std = 1 / sqrt(sum_of_squares / accum_count - mean^2 + epsilon)
     eq_scale = scale * inv_std      eq_bias = bias - mean * eq_scale

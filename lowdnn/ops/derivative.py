@@ -80,7 +80,7 @@ def gradient_through(
 
 @dataclass
 class _Chain:
-    """The operations of derivatives so far."""
+    """Builds the operations of the derivatives, and holds those made so far."""
 
     new_uid: Callable[[], int]
     lowest: float

@@ -97,7 +97,7 @@ def _batches(axis: int, of_a: int, of_b: int) -> int:
 
 
 def _repeated(values: NDArray[Any], batch: tuple[int, ...]) -> NDArray[Any]:
-    """``values`` with each matrix as often as batches share it; extents of 1 are left to NumPy."""
+    """``values`` with each matrix repeated for the batches that share it; NumPy broadcasts extents of 1."""
     for axis, extent in enumerate(batch):
         if values.shape[axis] not in (1, extent):
             values = np.repeat(values, extent // values.shape[axis], axis)

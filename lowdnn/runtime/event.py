@@ -1,4 +1,4 @@
-"""Events: points in a stream that others wait for, and whose distance is a time."""
+"""Events: points in a stream that other streams or the host wait for; two of them give the time between."""
 
 from __future__ import annotations
 

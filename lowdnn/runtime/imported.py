@@ -72,7 +72,7 @@ def import_bundle(bundle: Bundle, cache: DiskCache) -> None:
     index_key = _index_key(bundle.arch, bundle.sm_count)
     is_done = False
     try:
-        # Images that no index names are nothing to anybody, so that the last write imports all of them at once.
+        # No process reads an image that the index does not name, so writing the index last imports all of them at once.
         is_done = all(cache.put(key, images[key]) for key in new) and cache.update(
             index_key, lambda old: _index_from(old).with_(added).content()
         )

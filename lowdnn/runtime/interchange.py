@@ -1,6 +1,6 @@
-"""Tensors of others: where their memory is and what they say about it.
+"""Tensors of other libraries: their address, shape and strides, data type and device.
 
-Taken: ``DeviceBuffer``, DLPack (``__dlpack__``), ``__cuda_array_interface__`` version 2 and 3, and integers. Work is
+Accepted: ``DeviceBuffer``, DLPack (``__dlpack__``), ``__cuda_array_interface__`` version 2 and 3, and integers. Work is
 ordered after the producer's: DLPack producers are told our stream, and the stream of an array interface is waited for.
 """
 

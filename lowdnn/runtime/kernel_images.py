@@ -1,4 +1,4 @@
-"""Images of kernels that a caller keeps beside the disk cache, for plans to come."""
+"""Images of kernels that a caller keeps in addition to the disk cache, for later plans."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ Pointers = tuple[int, ...] | Mapping[int, int]
 class LoadedPlan(ProcessBound):
     """``plan`` on the device of ``context``. Safe to share between threads: an execute is one whole.
 
-    host_bytes: the host memory that it takes beside the plan and the kernels, estimated.
+    host_bytes: the estimated host memory that it takes in addition to the plan and the kernels.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LoadedPlan(ProcessBound):
         annotate: Annotate | None = None,
         checks_ranges: bool = False,
     ) -> None:
-        """Compiles and loads what is not loaded yet; raises BadParamError for a plan that breaks ``plan_rules``.
+        """Compiles and loads the kernels not loaded yet; raises BadParamError for a plan that breaks ``plan_rules``.
 
         ``annotate`` opens a profiler range for each execute. ``checks_ranges`` asks the driver about every new address.
         """

@@ -67,7 +67,7 @@ class ModuleCache(ProcessBound):
         return all(map(self._is_at_hand, kernels))
 
     def compile(self, kernels: Sequence[KernelRef]) -> None:
-        """Compiles what the disk cache does not have yet; loads nothing."""
+        """Compiles the kernels that the disk cache does not have yet; loads nothing."""
         for kernel in kernels:
             next(self._compiler.images(kernel, self._machine_arch(kernel)))
 

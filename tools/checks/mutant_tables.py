@@ -96,7 +96,7 @@ def select(mutants: Iterable[Mutant], layers: Iterable[str] = (), texts: Iterabl
 
 @dataclass
 class _Draft:
-    """The lines of a mutant so far, by their marks."""
+    """The lines of the mutant that is being read, by their marks."""
 
     file: str
     name: str

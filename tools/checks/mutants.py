@@ -48,7 +48,7 @@ _NO_PROGRAM = re.compile(r"^E +(\S+\.)?(SyntaxError|IndentationError|Compilation
 
 @dataclass(frozen=True)
 class Verdict:
-    """detail: the test that failed, or what else there is to tell."""
+    """What became of a mutant.  detail: the test that failed, or another reason."""
 
     key: str
     outcome: str
@@ -203,7 +203,7 @@ def _read(path: Path | None) -> dict[str, Verdict]:
 
 
 def _report(mutants: Sequence[Mutant], known: dict[str, Verdict]) -> int:
-    """Prints the table by layer and what is not as it should be; returns the exit code."""
+    """Prints the table by layer and every unexpected verdict; returns the exit code."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     wrong = []
     for mutant in mutants:

@@ -40,7 +40,7 @@ from tests.sweeps import random_attention, random_cases, random_moves, random_ra
 from tests.sweeps import random_unfused_attention as unfused
 
 _GRAPH = "graph seed="
-#: The text in place of a plan where the seed gives another graph than it did.
+#: The text instead of a plan if the seed gives a different graph than in the earlier file.
 _OTHER_GRAPH = "the seed gives another graph"
 #: Sizes as those of a real network, and of its first layers, which have few channels.
 _LARGE = random_cases.Size(channels=1024, outputs=(4000, 100, 30), products=40_000_000_000, matrix=5000)
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _line(arch: str, case: str) -> str:
-    """The plan of ``case``; why there is none where no engine takes it."""
+    """The plan of ``case``, or the reason why no engine takes it."""
     graph = _graph(case)
     if case.startswith(_GRAPH) and not graph.key.startswith(case.rpartition("=")[2]):
         return f"{arch} | {case} | {_OTHER_GRAPH}"
@@ -110,7 +110,8 @@ def _random_lines(count: int, seed: int) -> Iterator[str]:
 
 
 def _contractions(count: int, seed: int) -> Iterator[str]:
-    """In turn of all forms and of convolutions with few channels or filters, in large extents and in small ones."""
+    """Random cases of each form. One convolution in three has few channels or filters; one in three of the other cases
+    is small."""
     rng = np.random.default_rng(seed)
     for form in random_cases.forms(count, seed):
         is_narrow = isinstance(form, random_cases.ConvolutionForm) and rng.integers(3) == 0

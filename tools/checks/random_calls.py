@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def problems_of(machine: Machine, seed: int, spoils: int, counts: Counter[str]) -> list[str]:
-    """Messages about what is wrong with the calls of a seed: the valid one, then up to ``spoils`` that are not."""
+    """Messages about faults in the calls of a seed: a valid call, then up to ``spoils`` invalid ones."""
     draw, call = random_call(seed)
     problems, wrong = [machine.problem(call)], spoils_of(call)
     for spoil in draw.rng.sample(wrong, min(spoils, len(wrong))):

@@ -46,7 +46,7 @@ class Handles:
         return handle
 
     def retire(self, handle: Handle) -> None:
-        """Closes a handle, with its tensors and streams before it or left behind."""
+        """Closes a handle, after its tensors and streams or while these are still open."""
         if self._draw.random() < 0.5:
             for tensor in [tensor for tensor in self.tensors if tensor.handle is handle]:
                 tensor.close()

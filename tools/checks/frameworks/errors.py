@@ -23,7 +23,7 @@ ROUNDING: Mapping[str, float] = {
 def distances(found: Results, reference: Results) -> dict[str, float]:
     """The 2-norm of each result's difference, relative to that of the reference; infinity for NaN.
 
-    One that is next to nothing beside the others is measured against a ten-thousandth of all of them.
+    The reference of a very small result counts as at least a ten-thousandth of the norm of all results.
     """
     least = 1e-4 * float(np.sqrt(sum(np.vdot(part, part) for part in reference.values())))
     return {name: _relative(found[name], part, least) for name, part in reference.items()}

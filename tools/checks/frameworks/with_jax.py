@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 
 
 class Work:
-    """A function with its inputs; its results are its output and the gradients of a weighted sum of it."""
+    """A function with its inputs; results are its output, and the gradients of a weighted sum of the output."""
 
     def __init__(self, case: Case, _: str) -> None:
         rng = np.random.default_rng(1)
