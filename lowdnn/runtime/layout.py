@@ -48,7 +48,7 @@ class ArgumentLayout:
 
 @lru_cache(maxsize=1024)
 def layout_of(arguments: tuple[CType, ...], elsewhere: int = 0) -> ArgumentLayout:
-    """The layout of arguments of these types.  elsewhere: the number of the launch's arguments that it does not hold."""
+    """The layout of arguments of these types.  elsewhere: the number of the launch's arguments outside of it."""
     positions: list[int] = []
     sizes = tuple(size_and_alignment(argument)[0] for argument in arguments)
     leaves: list[tuple[int, str]] = []

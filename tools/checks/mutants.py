@@ -48,7 +48,7 @@ _NO_PROGRAM = re.compile(r"^E +(\S+\.)?(SyntaxError|IndentationError|Compilation
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant.  detail: the test that failed, or another reason."""
+    """The verdict on a mutant.  detail: the test that failed, or another reason."""
 
     key: str
     outcome: str
