@@ -160,6 +160,7 @@ def test_all_blocks_are_there_at_a_time() -> None:
         found = list(forward_tiles(rnn, arch))
         assert all(blocks(rnn, tile) <= arch.sm_count for tile in found)
         assert all(tile.shared_bytes <= arch.shared_bytes_per_block for tile in found)
+        assert all(_is_ring(tile) for tile in found if isinstance(tile, PersistentTile))
         refusal = ENGINE.refuse(_graph(rnn), arch)
         assert (refusal is None) == bool(found)
         assert found or "fit on chip" in str(refusal)
@@ -189,6 +190,12 @@ def test_knobs() -> None:
 
 def _check_forward(runtime: Runtime, rnn: Rnn, **wanted: Any) -> list[Plan]:
     return check_training(runtime, ENGINE, rnn, DataType.HALF, anchors=(RnnForward,), **wanted)
+
+
+def _is_ring(tile: PersistentTile) -> bool:
+    """Whether whole copies fill the ring, and a slot that comes again within a step is of the same warpgroup."""
+    is_whole = tile.chunks % tile.copied == 0 and tile.slots % tile.copied == 0
+    return is_whole and (tile.slots == tile.chunks or tile.slots % tile.warpgroups == 0)
 
 
 def _only_kernel(monkeypatch: pytest.MonkeyPatch, kernel: str) -> Rnn:
