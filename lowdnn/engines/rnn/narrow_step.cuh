@@ -35,7 +35,8 @@ struct Params {
 template <int GATES, int DEPTH> struct NarrowStep {
   static constexpr int ROWS = GATES * UNITS, M_TILES = (ROWS + 15) / 16, N_TILES = COLUMNS / 8;
   static constexpr int PAIR = 32, ROW_BYTES = PAIR * int(sizeof(TYPE)), PAIR_BYTES = COLUMNS * ROW_BYTES;
-  static constexpr int PAIRS_OF_ALL = DEPTH / PAIR, PAIRS = (PAIRS_OF_ALL + WARPS - 1) / WARPS;  // PAIRS: of a warp
+  static constexpr int PAIRS_OF_ALL = DEPTH / PAIR;
+  static constexpr int PAIRS = (PAIRS_OF_ALL + WARPS - 1) / WARPS;  // pairs that one warp multiplies, at most
   static constexpr int SHARED_PAIRS = PAIRS - REGISTER_PAIRS;
   static constexpr int SLOT_BYTES = PAIRS_OF_ALL * PAIR_BYTES;
   static constexpr int SUMS_AT = WARPS * SHARED_PAIRS * M_TILES * 2 * WARP_SIZE * 16;

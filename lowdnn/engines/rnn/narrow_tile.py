@@ -50,14 +50,17 @@ _POLL_S = 0.25e-9
 _ROWS_S = 0.06e-9
 #: Seconds of a step for each further item of a thread (an estimate).
 _ITEM_S = 0.3e-6
-#: The same seconds backward, where those of a hand-over grow with each doubling of a group's blocks.
+#: Seconds of a step backward whatever its products are.
 _BACKWARD_STEP_S = 0.55e-6
+#: Seconds of a step backward for each doubling of a group's blocks, which hand gradients over.
 _DOUBLING_S = 0.03e-6
+#: Seconds of a step backward for each element of k that it polls.
 _BACKWARD_POLL_S = 0.37e-9
+#: Seconds of a step backward for each element of k that it multiplies with 16 rows of weights.
 _BACKWARD_ROWS_S = 0.02e-9
 #: Seconds of a step backward for the weights of a pair and 16 rows in shared memory.
 _SHARED_PAIR_S = 0.02e-6
-#: What 8 further columns take, as a share of the time of the first ones.
+#: Time of 8 further columns, as a share of the time of the first ones.
 _FURTHER_COLUMNS = 0.6
 #: Seconds of a step backward for each gate of a turn.
 _GATE_S = 0.1e-6
@@ -182,7 +185,7 @@ def narrow_tiles(rnn: Rnn, arch: ArchSpec) -> Iterator[NarrowTile]:
 
 
 def narrow_backward_tiles(rnn: Rnn, arch: ArchSpec) -> Iterator[NarrowTile]:
-    """Those backward."""
+    """Tiles backward that fit a multiprocessor of ``arch``, with the most weights in registers."""
     return _tiles(NarrowBackwardTile, rnn, arch)
 
 

@@ -78,8 +78,8 @@ def add_layer(
 ) -> None:
     """Adds the launch of a layer.
 
-    fields: those of its ``Layer``.  values: elements that a unit of a step reads and writes.  saves: the macro SAVES of
-    kernels that have it.
+    fields: the members of its ``Layer``.  values: elements that a unit of a step reads and writes.  saves: the macro
+    SAVES of kernels that have it.
     """
     teams = rnn.directions * _groups(rnn, tile)
     memory = (WorkspacePointer(parts.reserve(teams * size)) for size in tile.group_bytes)

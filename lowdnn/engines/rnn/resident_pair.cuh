@@ -1,7 +1,7 @@
 // Pairs of neighbouring units of a sequence whose values stay in registers from step to step, of a layer backward
 // (backward_layer.cuh).
 //
-// What a step reads is loaded a step ahead, and 16-bit values stay bits of words, as they were loaded: taking them
+// The inputs of a step are loaded a step ahead, and 16-bit values stay bits of words, as they were loaded: taking them
 // apart would wait for the loads. Nothing that a step computes is a branch, so that elements overlap.
 
 #pragma once

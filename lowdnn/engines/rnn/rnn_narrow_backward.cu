@@ -3,10 +3,10 @@
 //
 // Blocks, product, exchange, shared memory and launch: narrow_step.cuh. The weights are transposed, a row for each
 // unit; the blocks of a group exchange the gate gradients that they are multiplied with, k = gate * UNITS_OF_ALL +
-// unit: those of a step in the slot of the step behind it. Cells: the threads add up the warps' sums, in the order of
+// unit. The gradients of a step lie in the slot of the step behind it. Cells: the threads add up the warps' sums, in the order of
 // the warps, and compute a pair of units of a sequence each, or several.
 // Alignment: gates, their gradients and cells begin at multiples of 8 bytes.
-// Macros: those of narrow_step.cuh, UNITS_OF_ALL; CELL and CLIPS as in backward_layer.cuh.
+// Macros: the macros of narrow_step.cuh; UNITS_OF_ALL; CELL and CLIPS as in backward_layer.cuh.
 
 #include "include/ptx/grid_barrier.cuh"
 #include "include/ptx/prefetch.cuh"
@@ -18,7 +18,7 @@ typedef NarrowStep<1, CELL::GATES * UNITS_OF_ALL> Step;
 constexpr int LINE_PAIRS = UNITS / 2;                                  // pairs of units of a sequence
 constexpr int PAIRS = (LINE_PAIRS * COLUMNS + THREADS - 1) / THREADS;  // pairs of a thread
 
-constexpr int GATE_BYTES = UNITS_OF_ALL / Step::PAIR * Step::PAIR_BYTES;  // of a slot: what each gate has
+constexpr int GATE_BYTES = UNITS_OF_ALL / Step::PAIR * Step::PAIR_BYTES;  // bytes of a slot for each gate
 static_assert(UNITS_OF_ALL % Step::PAIR == 0, "a gate has whole pairs of k");
 
 // A line of what later steps read, which a thread asks for before the others load it: so no load waits for device
@@ -30,7 +30,7 @@ struct LineAhead {
 
   const u8* first;  // in the row of time 0; null for none
   i64 stride;       // bytes from time to time
-  i32 distance;     // steps: of what is read with the step behind it too, one more
+  i32 distance;     // steps ahead; one more for rows that the step behind them reads too
 
   __device__ __forceinline__ explicit LineAhead(const Step& place) : first(nullptr), stride(0), distance(2) {
     const Layer& p = place.p.layer;

@@ -4,7 +4,7 @@
 // Blocks, product, exchange, shared memory and launch: narrow_step.cuh; the blocks of a group exchange the states
 // before a step. Cells: the threads add up the warps' sums, in the order of the warps, and compute an element each, or
 // several.
-// Macros: those of narrow_step.cuh, UNITS_OF_ALL; CELL, CLIPS and SAVES as in forward_layer.cuh.
+// Macros: the macros of narrow_step.cuh; UNITS_OF_ALL; CELL, CLIPS and SAVES as in forward_layer.cuh.
 
 #include "include/ptx/grid_barrier.cuh"
 #include "resident_cell.cuh"

@@ -1,4 +1,4 @@
-"""What the tiles of the persistent recurrences on warpgroups share, forward and backward."""
+"""The common part of the tiles of the persistent recurrences on warpgroups, forward and backward."""
 
 from __future__ import annotations
 

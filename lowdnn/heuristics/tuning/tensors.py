@@ -59,7 +59,7 @@ class TuningTensors:
         slots: int | None = None,
     ) -> None:
         """given: by uid, addresses of inputs that the caller has; the stream orders the copies behind its work.
-        slots: so many copies, whether they leave the cache or not.
+        slots: number of copies, whether or not these leave the cache.
 
         Raises DeviceAllocationFailedError where the device lacks the memory for one copy.
         """

@@ -115,7 +115,7 @@ class DeviceTimer:
     def __init__(self, runtime: Runtime, stream: Stream, tensors: TuningTensors, launches: int | None = None) -> None:
         """Takes over ``tensors``, which ``close`` closes.
 
-        launches: those of a graph; by default enough for the clock's resolution.
+        launches: launches in one graph; by default enough for the clock's resolution.
         """
         self._runtime, self._stream, self._tensors, self._launches = runtime, stream, tensors, launches
         self._workspaces: list[Workspace] = []
