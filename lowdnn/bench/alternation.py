@@ -51,7 +51,7 @@ class Timer:
         self._ask({"prepare": list(cases)})
 
     def prepared(self) -> list[str]:
-        """Waits for that; the error of each case, or an empty string."""
+        """Waits until the cases are prepared; returns the error of each, or an empty string."""
         return [one["error"] for one in self._answer()["prepared"]]
 
     def round(self) -> list[float | None]:

@@ -53,7 +53,10 @@ class Row:
 
 
 class RowFile:
-    """A result file that each row goes to as soon as it is known. ``known``: the cases that it held when opened."""
+    """A result file that takes each row as soon as it is measured.
+
+    known: the cases that it held without an error when it was opened.
+    """
 
     def __init__(self, path: Path, *, is_resumed: bool) -> None:
         """``is_resumed``: rows are added to those of an earlier run; otherwise the file is replaced."""

@@ -162,7 +162,7 @@ def _verdict(case: str, before_us: float, after_us: float, low: float, high: flo
 
 
 def _capped(change: float) -> float:
-    """exp(change) - 1, where that is a number that fits a table."""
+    """exp(change) - 1, at most exp(10) - 1, so that it fits a table."""
     return math.expm1(min(change, 10.0))
 
 

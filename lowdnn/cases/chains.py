@@ -17,7 +17,8 @@ from lowdnn.status import BadParamError
 
 #: The axes along which the second operands of a chain have the full extent, by name (``broadcast_dims``).
 BROADCASTS = ("none", "channel", "row", "column", "batch", "scalar")
-#: Factor by which a scale and a shift of small integers may increase the squares of small integers.
+#: Exact tests draw small integers. A scale and a shift before a sum make their squares at most this many times as
+#: large, and the sum may have fewer terms by this factor (``exact_length``).
 PROLOGUE_GROWTH = 16
 
 

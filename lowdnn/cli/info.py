@@ -162,7 +162,7 @@ def _library_in_place() -> str:
 
 
 def _functions() -> dict[str, Any]:
-    """How many of the C functions work, and what the others are for."""
+    """How many of the C functions work, and how many of the others would serve each feature."""
     known = support()
     refused = Counter(reason for reason in known.values() if reason is not None)
     return {"functions": f"{len(known) - refused.total()} of {len(known)} work", "refused": dict(refused)}

@@ -70,7 +70,7 @@ class TensorAccess:
         return f"in.{name}[i]"
 
     def store(self, tensor: Tensor, value: str) -> None:
-        """Writes ``value``, which is element i in the tensor's storage type."""
+        """Generates the store of ``value``, the text of element i in the tensor's storage type."""
         name, stride = self._pointer(tensor), self._stride(tensor)
         self._parts.before.append(f"{dtypes.info(tensor.data_type).c_type} {name}_out[V];")
         self._parts.body.append(f"{name}_out[i] = {value};")

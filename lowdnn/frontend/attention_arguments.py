@@ -119,7 +119,9 @@ def one_left_bound(method: str, window: Argument, bound: Argument) -> Argument:
 def lengths_of(
     method: str, use_padding: object, queries: Tensor | None, keys: Tensor | None, score_mod: Argument
 ) -> Lengths | None:
-    """The lengths of queries and keys, or None without a padding mask; raises BadParamError for lengths without one.
+    """The lengths of queries and keys, or None without a padding mask.
+
+    Raises BadParamError for lengths without a mask, and for a mask without both lengths.
 
     Beside a score modifier, which may read lengths itself, there need be no mask.
     """

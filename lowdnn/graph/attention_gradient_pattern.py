@@ -437,7 +437,7 @@ class _Gradients:
         return weights
 
     def _upright(self, operand: Operand) -> Tensor:
-        """The operand as a tensor of its own."""
+        """The operand's base with its axes in the operand's order: itself, or the result of an added transposition."""
         return self._builder.transpose(operand.base, EXCHANGED) if operand.is_transposed else operand.base
 
 

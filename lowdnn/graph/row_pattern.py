@@ -51,7 +51,7 @@ def match_rows(
 def surroundings(
     graph: OperationGraph, core: tuple[Operation, ...], source: Tensor, output: Tensor
 ) -> tuple[PointwiseDag, tuple[PointwiseOperation, ...]] | str:
-    """(the pointwise operations before ``source``, which is their result, those that depend on ``output``), or why the
+    """(the pointwise operations before ``source``, which is their result, those that depend on ``core``), or why the
     graph is more than that around ``core``."""
     inside, dependent = {id(op) for op in core}, descendants(graph, core)
     behind: list[PointwiseOperation] = []

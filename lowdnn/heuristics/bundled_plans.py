@@ -19,10 +19,10 @@ from lowdnn.codec import encode
 from lowdnn.documents import shown
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import KnobType
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.heuristics.kernels_at_hand import extents_of
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.structure import structure_of

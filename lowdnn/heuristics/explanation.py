@@ -19,9 +19,9 @@ from textwrap import wrap
 
 from lowdnn.engines.base import BEHAVIOR_NOTES, Engine, Refusal
 from lowdnn.engines.engine_set import related
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.heuristics.ranking import SPLITS, Candidate, Ranking
 from lowdnn.plan import Plan
 

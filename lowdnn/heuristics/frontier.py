@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from lowdnn.heuristics.cost_model import plan_us
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.heuristics.ranking import SPLITS, Candidate, with_parts
 from lowdnn.plan import Plan
 from lowdnn.status import BadParamError, NotSupportedError

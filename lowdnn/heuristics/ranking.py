@@ -25,9 +25,10 @@ from typing import Protocol
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, LastResort, Refusal, keeps_precision
 from lowdnn.engines.engine_set import anchored, reasons
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import bound_us, modelled_us, plan_us
+from lowdnn.heuristics.cost_model import bound_us, modelled_us
 from lowdnn.heuristics.tuning.record_books import Found, Records, released_records
 from lowdnn.heuristics.tuning.records import RecordClock
 from lowdnn.one_line import listed
@@ -42,8 +43,8 @@ SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
 class Candidate:
     """One engine with knob choices for one graph; ``plan`` is made at first use.
 
-    choices: knobs that differ from the engine's defaults, or all of them.  estimated_us: see ``cost_model``; as
-    measured where a tuning record says.
+    choices: knobs that differ from the engine's defaults, or all of them.
+    estimated_us: see ``engines.model.plan_time``; as measured where a tuning record says.
     reason: one line on why the candidate stands where it does.  made_plan: the plan, where ranking has made it.
     is_measured: whether ``estimated_us`` was measured.
     slowdown: predicted time relative to that of the candidate in whose place it is (``kernels_at_hand``), else 1.

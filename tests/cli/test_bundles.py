@@ -140,8 +140,8 @@ def test_a_bundle_of_another_device_is_refused(bundle: Path) -> None:
     found = lowdnn.load_bundle(bundle, trust=True)
     with raises(ArchMismatchError, "bundle.arch", expected="sm_80, as this device", got="sm_90a"):
         lowdnn.create_handle("emulated", arch="sm_80", bundle=found)
-    with raises(AttributeTypeError, "create_handle.bundle", expected="None, or a Bundle", got=repr(str(bundle))):
-        lowdnn.create_handle("emulated", bundle=str(bundle))  # type: ignore[arg-type]
+    with raises(AttributeTypeError, "create_handle.bundle", expected="None, or a Bundle", got="'a/path'"):
+        lowdnn.create_handle("emulated", bundle="a/path")  # type: ignore[arg-type]
     with lowdnn.create_handle("emulated", bundle=found) as handle:
         assert lowdnn.create_handle(same_device_as=handle).runtime.bundle is found
 
@@ -195,7 +195,7 @@ def test_a_damaged_file_imports_nothing(bundle: Path, empty_cache: Path, capsys:
     content = bundle.read_bytes()
     bundle.write_bytes(content[:-1])
     assert main(["cache", "import", str(bundle), "--trust"]) == 2
-    assert f"BAD_PARAM bundle '{bundle}'.images: expected" in capsys.readouterr().err
+    assert re.search(r"BAD_PARAM bundle .*\.images: expected \d+ bytes in all", capsys.readouterr().err)
     assert not empty_cache.exists()
 
 

@@ -9,9 +9,9 @@ from random import Random
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case, parse_cases
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import KnobType
-from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.runtime.plan_rules import check_plan
 from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.errors import raises

@@ -15,9 +15,10 @@ from lowdnn.engines.floor import Floor, Multipliers, floor_of, least_time
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.engines.model.plan_time import launch_us, plan_us
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.heuristics.cost_model import bound_us, launch_us, plan_us
+from lowdnn.heuristics.cost_model import bound_us
 from lowdnn.plan import Launch, MathUnit, Plan, Work
 from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph
 

@@ -8,9 +8,9 @@ import pytest
 
 from lowdnn.arch.specs import spec_for
 from lowdnn.cases import parse_case
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
-from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.heuristics.frontier import best_allowed, estimated, frontier
 from lowdnn.heuristics.ranking import SPLITS, Candidate, rank
 from lowdnn.plan import Plan

@@ -11,10 +11,10 @@ from lowdnn.cases import parse_case
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal, resolve_choices
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.limits import UNLIMITED
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.heuristics.ranking import candidate_for, rank
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Work
 from lowdnn.status import BadParamError

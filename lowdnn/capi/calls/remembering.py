@@ -157,7 +157,7 @@ def _remembering_settings(form: Form, call: Call, count: int | None) -> Call:
 
 
 def _with_places(form: Form, arguments: Arguments) -> Arguments:
-    """The arguments, with each address as an ``_Address``."""
+    """The arguments, with each address that is not NULL as an ``_Address``."""
     known = list(arguments)
     for place in form.addresses:
         if known[place]:

@@ -51,7 +51,7 @@ struct Place {
   }
 };
 
-// A tile of keys in shared memory.
+// A tile of keys and their values in shared memory.
 struct Stage {
   static constexpr u32 BYTES = Keys::BYTES + Values::BYTES;
 

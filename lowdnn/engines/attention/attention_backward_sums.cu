@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_key_sums(const Params& p, const Gradient<K
                             thread, p.keys.splits, apart, p.problem.keys, size);
 }
 
-// Stores dk and dv of the block's tile of keys; false where it has a tile of queries.
+// Stores the block's part of dk or of dv and returns true; returns false where the block has a tile of queries.
 template <class Params> __device__ __forceinline__ bool store_gradients_of_keys(const Params& p) {
   if constexpr (IS_SPLIT) {
     if (blockIdx.x >= p.all_query_tiles) {

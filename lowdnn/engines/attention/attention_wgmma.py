@@ -96,9 +96,9 @@ _MAX_SEQUENCES = 512
 _SEQUENCE_BYTES = 20
 #: Bytes of the order besides.
 _ORDER_BYTES = 8
-#: Rows of a page at least: fewer are not whole swizzle patterns.
+#: Least rows of a page: fewer are not whole swizzle patterns.
 _LEAST_PAGE_ROWS = 8
-#: Rows of a copy from a larger page, which may have more.
+#: Least rows of a copy from a page of at least as many rows.
 _ROWS_OF_A_COPY = 32
 
 

@@ -11,6 +11,7 @@ from lowdnn.engines.composite.forms import Form, Forms
 from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.floor import busy_time_s
 from lowdnn.engines.model.clock import launch_s
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, outputs_of
@@ -80,7 +81,7 @@ class PartPlanner:
         return self._taken[form.key]
 
     def _plan(self, operations: tuple[Operation, ...], form: Form, engines: Sequence[Engine]) -> _Planned | None:
-        """The fastest plan, of those that keep the inputs' precision where there are any; None where there is none."""
+        """The plan with the least estimate, one that keeps the inputs' precision if any does; None where none is."""
         possible = anchored(tuple(engines), operations)
         if not possible:
             return None
@@ -88,9 +89,8 @@ class PartPlanner:
         plans = [engine.plan(graph, self._arch, {}) for engine in possible if engine.refuse(graph, self._arch) is None]
         if not plans:
             return None
-        estimated = [(lowers_precision(plan), estimated_time_s(plan, self._arch)) for plan in plans]
-        best = min(range(len(plans)), key=estimated.__getitem__)
-        return _Planned(plans[best], form.uids, estimated[best][1])
+        best = min(plans, key=lambda plan: (lowers_precision(plan), plan_us(plan, self._arch)))
+        return _Planned(best, form.uids, estimated_time_s(best, self._arch))
 
 
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:

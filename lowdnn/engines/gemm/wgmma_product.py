@@ -20,8 +20,9 @@ _FEW_ROWS = 256
 _FEW_BYTES = 48 << 10
 #: Rows of the other operand that are many.
 _MANY_ROWS = 1 << 17
-#: Rows of the other operand that are many if all blocks load at least ``_SEVERAL_ROWS`` rows.
+#: Rows of the other operand that are many if the operand that all blocks load has at least ``_SEVERAL_ROWS`` rows.
 _FEWER_MANY_ROWS = 48_000
+#: Rows of the operand that all blocks load, see ``_FEWER_MANY_ROWS``.
 _SEVERAL_ROWS = 192
 
 

@@ -91,7 +91,8 @@ template <class Loader, class Groups, int DEPTH> struct RowsOperand : Loader {
   }
 };
 
-// Sums a tile for TileWgmma::consume_by. multiply(d, a, b, accumulate) is that of TileWgmma::consume.
+// The sum that TileWgmma::consume_by calls: it multiplies the k blocks of an expert, and zeroes rows past the end of a
+// group first. multiply(d, a, b, accumulate) is as in TileWgmma::consume.
 template <class Tile, class Groups, class Multiply> struct ExpertSum {
   typedef typename Tile::Accumulator Accumulator;
   typedef typename Tile::StageA StageA;

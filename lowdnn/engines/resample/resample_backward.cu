@@ -205,7 +205,8 @@ template <> struct IndexedArgmaxes<IndexedMaxima> {
     plane.index.read_row<Sum<i32, CHANNELS>>(argmax, first_row, o, first_column, 0);
   }
 };
-// The argmaxes that a search finds: Codes, which number the positions of all of the tile's windows together.
+// The argmaxes that a search finds. Each is a code (Codes): it counts from the first tap of the tile's first window, not
+// of its own window.
 template <class Result, class Rows, class Columns> struct SearchedArgmaxes {
   typedef typename Rows::OwnWindows RowWindows;
   typedef typename Columns::OwnWindows ColumnWindows;

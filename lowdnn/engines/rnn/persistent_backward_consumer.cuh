@@ -1,4 +1,4 @@
-// A multiplying warpgroup of rnn_persistent_backward, which computes the cells of a part of the block's units, too.
+// A multiplying warpgroup of rnn_persistent_backward, which computes a share of the block's cells too.
 // Macros: as there.
 
 #pragma once
@@ -128,7 +128,8 @@ struct Consumer {
     }
   }
 
-  // The cells of a part, whose gradients go to shared memory, [block of gates][column][unit].
+  // Computes the cells of the sequences of `part`, and writes their gate gradients to shared memory, [block of
+  // gates][column][unit].
   __device__ __forceinline__ void compute(int part, i32 step, const Value (&sums)[PAIRS][2]) {
     for_each(part, step, [&](int pair, const Element& e, bool is_step) {
       Pair& own = pairs[part][pair];

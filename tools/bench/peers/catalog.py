@@ -57,7 +57,7 @@ def _scale_peers(case: BlockScaleCase, data: CaseData) -> dict[str, Peer]:
 
 
 def _copy(bytes_moved: int) -> Peer:
-    # Whole MiB: the driver's copy is half as fast again at sizes that are a little over one.
+    # Sizes are whole MiB, the driver's fast case.
     mebibytes = -(-bytes_moved // 2 // 2**20)
     source = torch.randint(0, 255, (mebibytes * 2**20,), device="cuda", dtype=torch.uint8)
     target = torch.empty_like(source)

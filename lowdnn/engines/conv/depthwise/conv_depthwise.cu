@@ -346,7 +346,7 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
       for (int subrow = 0; subrow < SUBROWS; ++subrow) {
         typename Source::Window& arrived = coming[(u * SUBROWS + subrow) % PREFETCH];
         f32 x[WINDOW][CHANNELS];
-        arrived.widen_to<COLUMN_STEP == 1>(x);  // measured: slower with the wide windows of strides
+        arrived.widen_to<COLUMN_STEP == 1>(x);  // by halves: measured slower with the wide windows of strides
         source.load(arrived, (subrow + PREFETCH) % SUBROWS);
         const int phase = subrow / (PLANE_TAPS * SOURCES);
         const int filter_plane = subrow % SOURCES * PLANE_TAPS + subrow / SOURCES % PLANE_TAPS;

@@ -90,7 +90,7 @@ struct Patch {
   }
 };
 
-// A thread's output channels, and the offset in x of the elements that each reads from those of group 0.
+// A thread's output channels. offsets: elements of x from what group 0 reads to what each channel reads.
 struct Channels {
   i32 first;  // in y
   i32 valid;  // channels from `first` to the end of y; may be negative
@@ -180,7 +180,7 @@ template <int TAPS_> struct Window {
     for (int j = 0; j < EXTENT; ++j) read_position(p, line, origin + j, channels, x[j]);
   }
 
-  // Adds one filter row to one row of outputs.
+  // Adds the products of the window with one filter row to one row of outputs.
   __device__ __forceinline__ void add_to(Sums& sums, int row, const Accumulator* weights) const {
 #pragma unroll
     for (int t = 0; t < TAPS_; ++t) {

@@ -43,7 +43,8 @@ __device__ __forceinline__ void load(Fragments& a, u32 from) {
   for (int step = 0; step < TAP_STEPS; ++step) ldmatrix_x4(a[step], Box::swizzled(from + step * 2 * CHUNK_BYTES));
 }
 
-// Sums the taps [first, end). row: shared-memory address of the lane's row.
+// Sets `sums` to the sums over the taps [first, end); no taps leave it as it is. row: shared-memory address of the
+// lane's row.
 __device__ __forceinline__ void add_taps(u32 row, const SharedFilters& filters, int first, int end,
                                          f32 (&sums)[Sums::COUNT]) {
   if (first == end) return;

@@ -44,7 +44,8 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
   constexpr u32 STEPS = IS_LONG ? ROWS * PASSES : (ROWS * GROUPS + WARP_SIZE - 1) / WARP_SIZE;
   constexpr u32 BATCH = STEPS < 4 ? STEPS : 4;
   static_assert(!IS_LONG || BATCH % PASSES == 0, "whole rows at once");
-  // Single elements are stored under a predicate: a branch around each would be followed by a wait for its value.
+  // Whether lanes without a group go on, and store under a predicate: a branch around each single element would be
+  // followed by a wait for its value.
   constexpr bool GOES_ON = WIDTH == 1 && !REDUCES;
   const u32 lane = threadIdx.x % WARP_SIZE;
 #pragma unroll 1

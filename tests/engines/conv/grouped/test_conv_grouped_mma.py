@@ -10,10 +10,10 @@ from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.layouts import Layout
-from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.ops.convolution import Convolution
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph

@@ -6,9 +6,9 @@ from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
 from lowdnn.engines.conv.wgmma import conv_wgrad_wgmma
 from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
