@@ -53,6 +53,10 @@ class BitMove:
         if self.bits.dims != expected_dims:
             got_dims = list(self.bits.dims)
             raise ShapeMismatchError.at(f"{self.bits.label}.dims", expected=list(expected_dims), got=got_dims)
+        if self.bits.strides != (1,) and self.bits.element_count > 1:
+            raise BadParamError.at(
+                f"{self.bits.label}.strides", expected="[1], bytes side by side", got=list(self.bits.strides)
+            )
 
     @property
     def mask(self) -> Tensor:

@@ -44,8 +44,8 @@ def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> int:
     Only the user may write the file. Raises BadParamError where it cannot be written.
     """
     content = bundle_bytes(bundle)
-    temporary = Path(path).with_name(f".{Path(path).name[:64]}.{secrets.token_hex(8)}")
     try:
+        temporary = Path(path).with_name(f".{Path(path).name[:64]}.{secrets.token_hex(8)}")
         descriptor = os.open(temporary, _WRITE_FLAGS, 0o644)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -56,7 +56,7 @@ def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> int:
         except BaseException:
             temporary.unlink()
             raise
-    except (OSError, ValueError) as error:  # ValueError: the name is no path
+    except (OSError, ValueError) as error:  # ValueError: the name is no path of a file
         where = f"bundle {shown(os.fspath(path))}"
         raise BadParamError.at(where, expected="a file that can be written", got=error) from None
     return len(content)
@@ -72,7 +72,7 @@ def _content(path: str | os.PathLike[str], where: str) -> bytes:
             return file.read(status.st_size)
     except BadParamError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: the name is no path
+    except (OSError, ValueError) as error:  # ValueError: the name is no path of a file
         raise BadParamError.at(where, expected="a readable file", got=error) from None
 
 

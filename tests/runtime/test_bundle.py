@@ -199,9 +199,11 @@ def test_an_index_of_any_values_is_read_or_refused() -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    assert write_bundle(tmp_path / "file", BUNDLE) == len(CONTENT)
-    return tmp_path / "file"
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A short path, which messages show whole."""
+    monkeypatch.chdir(tmp_path)
+    assert write_bundle("file", BUNDLE) == len(CONTENT)
+    return Path("file")
 
 
 def test_a_file_is_written_at_once_for_its_owner_to_write(path: Path) -> None:
@@ -213,7 +215,7 @@ def test_a_file_is_written_at_once_for_its_owner_to_write(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(path.parent) == ["file"]
     assert load_bundle(path, trust=True) == BUNDLE
-    with raises(BadParamError, f"bundle '{path.parent}/none/x'", expected="a file that can be written", got="No such"):
+    with raises(BadParamError, "bundle 'none/x'", expected="a file that can be written", got="[Errno 2] No such"):
         write_bundle(path.parent / "none" / "x", BUNDLE)
     with pytest.raises(BadParamError):
         write_bundle(path.parent, BUNDLE)

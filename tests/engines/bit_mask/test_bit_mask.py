@@ -72,5 +72,9 @@ def test_what_is_refused() -> None:
         PackBits(replace(mask, data_type=DataType.UINT8), bits_tensor(mask))
     with raises(ShapeMismatchError, "tensor 'bits' (uid 2).dims", expected="[27]", got="[28]"):
         PackBits(mask, replace(bits_tensor(mask), dims=(28,)))
+    for strides in ((0,), (2,)):
+        got = str([*strides])
+        with raises(BadParamError, "tensor 'bits' (uid 2).strides", expected="[1], bytes side by side", got=got):
+            UnpackBits(replace(bits_tensor(mask), strides=strides), mask)
     virtual = OperationGraph([PackBits(mask, bits_tensor(mask))])
     assert ENGINE.refuse(virtual, SM_90A) is None
