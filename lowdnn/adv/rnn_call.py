@@ -126,8 +126,11 @@ class RnnCall:
             self._addresses[port] = address + offset_bytes
 
     def prepared(self, work_space_size: int, work_space: int) -> Callable[[], None]:
-        """Checks the workspace, loads the kernels, and returns a function that launches the call. Where the call passes
-        no lengths on the device, each launch first copies those of ``x_desc`` into the workspace."""
+        """Checks the workspace, loads the kernels, and returns a function that launches the call.
+
+        Where sequences may be shorter than the longest one and the call passes no lengths on the device, each launch
+        first copies the lengths of ``x_desc`` into the workspace.
+        """
         handle, lengths = self._handle, self._x_desc.seq_length_array
         lengths_bytes = 0 if self._x_desc.is_full else _lengths_bytes(self._x_desc)
         available_bytes = work_space_size - (-work_space % ALIGNMENT_BYTES) - lengths_bytes

@@ -94,7 +94,7 @@ class Run:
 
     @property
     def by_case(self) -> dict[str, CaseTimes]:
-        """The times that have no error."""
+        """The times without an error, by case."""
         return {times.case: times for times in self.times if not times.error}
 
 

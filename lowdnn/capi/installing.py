@@ -1,5 +1,7 @@
-"""Makes lowdnn's library the ``libcudnn.so.9`` of the process, and its stand-in the CUDA runtime; says which file is
-loaded under either name."""
+"""Makes lowdnn's library the ``libcudnn.so.9`` of the process, and its stand-in the ``libcudart.so.13``.
+
+It also says which ``libcudnn.so.9`` is loaded, and how often its functions were called.
+"""
 
 from __future__ import annotations
 

@@ -187,7 +187,10 @@ class MoveMethods(GraphBuilder):
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> Tensor:
-        """A part of ``input``: one slice for each axis, with Python's meaning of its bounds; steps are positive."""
+        """A part of ``input``: slices of its first axes, with Python's meaning of their bounds and positive steps.
+
+        Axes without a slice stay whole.
+        """
         parts = sequence(slices, "slice.slices", "slices")
         for part in parts:
             if not isinstance(part, builtins.slice):

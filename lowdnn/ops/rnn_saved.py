@@ -25,7 +25,7 @@ from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.ops.rnn import Rnn
 
-#: Alignment of each tensor in a reserve space, in bytes.
+#: Alignment in bytes of each tensor in a reserve space but the offset of the masks, which follows their seed.
 RESERVE_ALIGNMENT = 256
 
 

@@ -161,7 +161,11 @@ class SdpaBackward:
             raise NotSupportedError.at(f"{_WHERE}.inner", expected=expected, got="another operation")
 
     def _gradients(self, inputs: Values, *, rounds: bool) -> dict[str, Array]:
-        """The gradients by port.  rounds: whether P and dS are rounded to q's type, and sums of products cut off."""
+        """The gradients by port.
+
+        rounds: whether the factors times P, and dS, are rounded to q's type for the products, and sums of products are
+        cut off; dbias takes dS unrounded.
+        """
         weights, exact = self._score_gradients(inputs, rounds=rounds)
         ds = exact
         if rounds:

@@ -46,8 +46,10 @@ class _Planned:
 
 
 class PartPlanner:
-    """Plans sub-graphs of one graph. Sub-graphs that are equal but for their tensors' uids (``Form``) share one
-    plan."""
+    """Plans sub-graphs of one graph.
+
+    Sub-graphs that are equal but for the uids and names of their tensors (``Form``) share one plan.
+    """
 
     def __init__(self, graph: OperationGraph, arch: ArchSpec) -> None:
         self._graph = graph

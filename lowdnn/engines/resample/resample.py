@@ -86,7 +86,8 @@ def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
 
 
 def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """The default (rows, columns) of a thread: the most that leave the device enough threads.
+    """The default (rows, columns) of a thread: all of dx where it holds an image, else the most that leave the device
+    enough threads.
 
     Neighbouring windows read the same elements, which one thread loads once.
     """

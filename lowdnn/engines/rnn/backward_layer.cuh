@@ -210,7 +210,8 @@ __device__ __forceinline__ void put_end_of_nothing(const Element& e) {
   }
 }
 
-// Fills a row past the end of its sequence with zeros.
+// Fills a row past the end of its sequence with zeros; of a sequence without steps it stores the gradient of the first
+// cell, too.
 __device__ __forceinline__ void put_nothing(const Element& e) {
   const Layer& p = e.p;
 #pragma unroll

@@ -42,11 +42,12 @@ _STATE_REGISTERS = 4
 _COLUMN_REGISTERS = 12
 #: Registers of a thread for all else but sums (so that no assembled kernel spills).
 _OTHER_REGISTERS = 58
-#: Seconds of a step whatever its products are (measured on an H200, as those below).
+#: Seconds of a step forward for each 8 columns, whatever its products are. It was measured on an H200, as were the
+#: others below except ``_ITEM_S``.
 _STEP_S = 0.8e-6
-#: Seconds of a step for each element of k that it polls.
+#: Seconds of a step forward for each 8 columns and each element of k that it polls.
 _POLL_S = 0.25e-9
-#: Seconds of a step for each element of k that it multiplies with 16 rows of weights.
+#: Seconds of a step forward for each 8 columns and each element of k that it multiplies with 16 rows of weights.
 _ROWS_S = 0.06e-9
 #: Seconds of a step for each further item of a thread (an estimate).
 _ITEM_S = 0.3e-6

@@ -3,8 +3,8 @@
 //
 // Blocks, product, exchange, shared memory and launch: narrow_step.cuh. The weights are transposed, a row for each
 // unit; the blocks of a group exchange the gate gradients that they are multiplied with, k = gate * UNITS_OF_ALL +
-// unit. The gradients of a step lie in the slot of the step behind it. Cells: the threads add up the warps' sums, in the order of
-// the warps, and compute a pair of units of a sequence each, or several.
+// unit. The gradients of step s of this walk lie in slot s + 1, since the product of step s + 1 reads them. Cells: the
+// threads add up the warps' sums, in the order of the warps, and compute a pair of units of a sequence each, or several.
 // Alignment: gates, their gradients and cells begin at multiples of 8 bytes.
 // Macros: the macros of narrow_step.cuh; UNITS_OF_ALL; CELL and CLIPS as in backward_layer.cuh.
 

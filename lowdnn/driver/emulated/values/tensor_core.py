@@ -105,7 +105,7 @@ class MatrixProduct:
         return tuple(pair(low, high) for low, high in zip(halves[::2], halves[1::2], strict=True))
 
     def __call__(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-        """Returns D, as [warps, 32, registers], from A, B and C, which have the same layout."""
+        """Returns D from A, B and C; all four are arrays [warps, 32, registers]."""
         registers = [c[..., i].reshape(-1) for i in range(c.shape[-1])]
         columns = self.combine(self.left(a), self.right(b), registers)
         return np.stack(columns, axis=-1).reshape(len(a), 32, -1)

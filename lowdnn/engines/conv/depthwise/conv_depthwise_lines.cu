@@ -15,7 +15,8 @@
 // [taps][LANES], of f32; the rows' offsets in the source, of i64.
 // Launch: at most 320 threads, whole warps, the last of which may have no targets; it may be a dependent launch
 // (dependent_launch.cuh).
-// Macros: X_TYPE W_TYPE LANES STRIP VECTOR (elements of the source in one access) RUN CLASSES (at most).
+// Macros: X_TYPE W_TYPE LANES STRIP VECTOR (elements of the source in one access) CLASSES (at most); RUN as in
+// depthwise_line_targets.cuh.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "depthwise_line_targets.cuh"

@@ -5,8 +5,8 @@
 // Eight neighbouring targets of a channel are one row of a matrix product, whose second operand is a banded (Toeplitz)
 // matrix of weights: sums[s, o] = sum over k of samples[8 * s * step + k] * band[k, o],   band[k, o] = w[k - o * step -
 // behind], where s numbers the strips of eight targets, `behind` is the distance from the first sample to the one that
-// tap 0 reads, and w is 0 outside the filter. A sample or weight that is not finite, times one of these zeros, may make
-// a sum NaN that does not read it: sums that are NaN are computed again, tap by tap.
+// tap 0 reads, and w is 0 outside the filter. A sample or weight that is not finite gives NaN with one of these zeros,
+// even in a sum that does not need it. Each sum that is NaN is therefore computed again, tap by tap.
 //
 // Layouts: neighbouring channels of the source (LANES > 1), or neighbouring positions (LANES 1); otherwise any strides.
 // Warp: takes tasks of TILES x 16 strips of one line; m = 16 strips, n = 8 targets, k = 16 samples. Block: several
@@ -15,7 +15,8 @@
 // weights [channel][pitch] of 16 bits, padded with zeros on both sides; the sums in the epilogue's order, of f32; the
 // rows' offsets in the source, of i64.
 // Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
-// Macros: X_TYPE LANES VECTOR (elements of the source in one access) RUN CLASSES (at most) TILES THREADS.
+// Macros: X_TYPE LANES VECTOR (elements of the source in one access) CLASSES (at most) TILES THREADS; RUN as in
+// depthwise_line_targets.cuh.
 
 #include "include/cp_async.cuh"
 #include "include/ptx/dependent_launch.cuh"

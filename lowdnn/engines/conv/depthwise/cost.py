@@ -44,8 +44,8 @@ class Stages:
     resident: int
 
     def seconds(self, costs: StageCosts, memory_s: float, arch: ArchSpec) -> float:
-        """Estimated seconds; ``memory_s``: the time to move the bytes. A wave of blocks takes about the longer of two
-        times: the schedulers need one to issue all instructions, and a warp alone needs the other with its latencies.
+        """Estimated seconds; ``memory_s``: the time to move the bytes. A wave of blocks takes about as long as the
+        longer of two: issuing all its instructions, and running one warp alone with its latencies.
         """
         own = self.instructions + costs.start_instructions + self.stages * costs.stage_instructions
         alone, warps = own * costs.lone_clocks + self.stages * costs.stage_clocks, warps_of(self.threads)
