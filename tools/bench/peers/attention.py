@@ -63,7 +63,7 @@ def _has_frontend() -> bool:
 
 
 def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """cuDNN's bf16 kernel on the same values; with cudnn-frontend and heads up to ``_MOST_FP8_HEAD``, its fp8 kernel too."""
+    """cuDNN's bf16 kernel on the same values and, where its Python and the heads allow it, its fp8 kernel."""
     if case.left >= 0 or case.page or case.stats != "lse":
         raise ValueError(f"{case}: expected attention with its log-sum-exp and without a window and pages")
     q, k, v = ([copy.bfloat16() for copy in data[name]] for name in ("q", "k", "v"))
