@@ -126,7 +126,7 @@ class RnnCall:
             self._addresses[port] = address + offset_bytes
 
     def prepared(self, work_space_size: int, work_space: int) -> Callable[[], None]:
-        """Checks the workspace, loads the kernels, and returns a function that launches the call.
+        """Checks the workspace, plans within it, loads the kernels, and returns a function that launches the call.
 
         Where sequences may be shorter than the longest one and the call passes no lengths on the device, each launch
         first copies the lengths of ``x_desc`` into the workspace.

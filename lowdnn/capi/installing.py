@@ -1,4 +1,5 @@
-"""Makes lowdnn's library the ``libcudnn.so.9`` of the process, and its stand-in the ``libcudart.so.13``.
+"""Makes lowdnn's library the ``libcudnn.so.9`` of the process, and its stand-in of the CUDA runtime the
+``libcudart.so.13``.
 
 It also says which ``libcudnn.so.9`` is loaded, and how often its functions were called.
 """

@@ -74,8 +74,11 @@ def _range(found: re.Match[str]) -> _Range:
 
 
 def _point(ranges: list[_Range], number: int) -> tuple[str, ...]:
-    """The value of each range at sample ``number``. The first 2^R samples of R ranges are the combinations of their
-    ends. Later samples are drawn; bit i of ``number`` says whether range i is drawn in its logarithms."""
+    """The value of each range at sample ``number``.
+
+    The first 2^R samples of R ranges are the combinations of their ends: bit i of ``number`` says whether range i is at
+    its last value. Later samples are drawn: bit i says whether range i is drawn in its logarithms.
+    """
     flags = [bool(number >> place & 1) for place in range(len(ranges))]
     if number < 2 ** len(ranges):
         return tuple(

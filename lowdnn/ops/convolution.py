@@ -75,8 +75,8 @@ class Convolution:
     ) -> tuple[int, ...]:
         """The dims of the response to an image and a filter; ``x`` and ``w`` are their names in messages.
 
-        Raises ShapeMismatchError where ranks disagree, channels do not divide into groups, or the filter, dilated, is
-        larger than the padded image.
+        Raises ShapeMismatchError where ranks disagree, channels or filters do not divide into groups, or the filter has
+        no taps or, dilated, is larger than the padded image.
         """
         rank = self.spatial_dims + 2
         for name, dims in ((x, x_dims), (w, w_dims)):

@@ -163,8 +163,8 @@ class SdpaBackward:
     def _gradients(self, inputs: Values, *, rounds: bool) -> dict[str, Array]:
         """The gradients by port.
 
-        rounds: whether the factors times P, and dS, are rounded to q's type for the products, and sums of products are
-        cut off; dbias takes dS unrounded.
+        rounds: whether the factors times P, and dS, are rounded to q's type for the products, values of ``inner`` are
+        rounded, and the sums q k^T and do v^T are cut off; dbias takes dS unrounded.
         """
         weights, exact = self._score_gradients(inputs, rounds=rounds)
         ds = exact

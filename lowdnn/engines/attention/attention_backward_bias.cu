@@ -24,7 +24,7 @@ struct Params {
   OUT* dbias;
   i64 strides[4];
   i32 batches, heads;                       // batches and heads to which one element of the bias is broadcast
-  Divider key_tiles, query_tiles, results;  // tiles of a head; heads of the gradient in a batch
+  Divider key_tiles, query_tiles, results;  // tiles of a head, twice; heads of the gradient in a batch
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {

@@ -37,9 +37,9 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
   tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
 }
 
-// Whether the pairs of queries that do not exist are zeroed. Such queries are zeros, from which Scores may make any
-// number. The kernel with queries along the rows also stores the largest magnitude of the fp8 gradients of scores,
-// which these pairs must not raise.
+// Whether pairs of a query and a key are zeroed where the query does not exist. Such queries are zeros, from which
+// Scores may make any number. The kernel with queries along the rows also stores the largest magnitude of the fp8
+// gradients of scores, which these pairs must not raise.
 constexpr bool MASKS_QUERIES = HAS_SCORES || (IS_FP8 && ROW_AXIS == 2);
 
 // Calls f(part, block, i) for each accumulator of the thread.

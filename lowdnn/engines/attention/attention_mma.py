@@ -31,7 +31,8 @@ _TILES = (64, 128)
 _MANY_QUERIES = 64
 #: Elements of the largest head of which 64 keys fit into shared memory.
 _MAX_SIZE_BESIDE_64_KEYS = 128
-#: Elements of the largest head of v whose outputs a warp's registers hold for 32 queries; with larger ones, for 16.
+#: The largest head of v, in elements, with which a warp's registers hold the outputs of 32 queries; with a larger one
+#: they hold those of 16.
 _MAX_SIZE_OF_32_QUERIES = 80
 
 

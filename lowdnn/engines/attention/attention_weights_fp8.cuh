@@ -77,7 +77,7 @@ __device__ __forceinline__ void transpose(const LoadedValues& from, const Values
       const u32 results[4] = {__byte_perm(word[0], word[1], bytes), __byte_perm(word[0], word[1], other_bytes),
                               __byte_perm(word[2], word[3], bytes), __byte_perm(word[2], word[3], other_bytes)};
       const int key = step * 32, box = key / Values::BOX_ELEMENTS, inside = key % Values::BOX_ELEMENTS;
-      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // rows are aligned to 128 bytes: ^ moves along a row
+      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // ^ moves along an aligned row
     }
   }
 }

@@ -1,9 +1,9 @@
 // matmul_prologue_wgmma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]), where one operand is a pointwise
 // function of a tensor in memory, for sm_90a.
 //
-// Operand p is the one of a and b that has the prologue. It gives the rows of the tiles, which are rows of the output or,
-// with TRANSPOSED, its columns. Its stages hold elements of RAW_TYPE, K-major, which pass through registers to the tensor
-// cores (register_operand.cuh). Operand q gives the tile's columns, in the layout
+// Operand p is the one of a and b that has the prologue. It gives the rows of the tiles, which are rows of the output
+// or, with TRANSPOSED, its columns. Its stages hold elements of RAW_TYPE, K-major, which pass through registers to the
+// tensor cores (register_operand.cuh). Operand q gives the tile's columns, in the layout
 // of its tensor map (Q_MN_MAJOR: its n is contiguous, otherwise its k). Output, TRANSPOSED, blocks, shared memory and
 // launch are as in matmul_wgmma.cu, but there are no clusters and k is not split.
 // SHARES_LOADS: whether the prologue's other operands are the same for all rows of p. HAS_TAIL: whether k ends within a

@@ -86,9 +86,10 @@ def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
 
 
 def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """The default (rows, columns) of a thread: all of dx where it holds an image, else the most that leave the device
-    enough threads.
+    """The default (rows, columns) of a thread.
 
+    It is all of dx where the thread spreads the one average of an image (``holds_image``). Otherwise it is the largest
+    tile, up to the direction's ``most`` or a period, that leaves the device enough threads.
     Neighbouring windows read the same elements, which one thread loads once.
     """
     direction = _direction(problem)

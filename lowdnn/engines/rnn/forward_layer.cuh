@@ -28,7 +28,7 @@ struct Layer {
   Rows state_rows;
   const TYPE* first_states;    // before the first step, null for 0
   Ends state_ends;
-  TYPE* last_states;           // behind the last step, null where nobody wants them
+  TYPE* last_states;           // after each sequence's last step; null where nobody wants them
   TYPE* output;
   Rows output_rows;
   TYPE* gates;

@@ -8,8 +8,8 @@
 #include "forward_layer.cuh"
 #include "short_functions.cuh"
 
-// The biases of a unit: of the products with the input, and of those with the states where its cell needs these by
-// themselves, as a GRU does; else both are added to the input.
+// The biases of a unit. A GRU's cell needs the bias of the products with the states by itself; for other cells `input`
+// has the sum of both biases, and `recurrent` is 0.
 struct Biases {
   static constexpr bool ARE_APART = CELL::GATES == 3;
 

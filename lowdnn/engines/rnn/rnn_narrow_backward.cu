@@ -1,10 +1,11 @@
 // rnn_narrow_backward: all steps back of a recurrent layer in all of its directions in one launch, with the recurrent
 // weights on chip, for few sequences; for sm_90a. Formulas: ops/rnn_cells.py.
 //
-// Blocks, product, exchange, shared memory and launch: narrow_step.cuh. The weights are transposed, a row for each
-// unit; the blocks of a group exchange the gate gradients that they are multiplied with, k = gate * UNITS_OF_ALL +
-// unit. The gradients of step s of this walk lie in slot s + 1, since the product of step s + 1 reads them. Cells: the
-// threads add up the warps' sums, in the order of the warps, and compute a pair of units of a sequence each, or several.
+// Blocks, product, exchange, shared memory and launch: narrow_step.cuh. The weights are transposed: a row for each
+// unit, over k = gate * UNITS_OF_ALL + unit. The blocks of a group exchange the gate gradients, which these are
+// multiplied with, through `exchange`: a slot for each step, modulo SLOTS. The gradients of step s of this walk lie in
+// slot s + 1, since the product of step s + 1 reads them. Cells: the threads add up the warps' sums, in the order of
+// the warps, and compute a pair of units of a sequence each, or several.
 // Alignment: gates, their gradients and cells begin at multiples of 8 bytes.
 // Macros: the macros of narrow_step.cuh; UNITS_OF_ALL; CELL and CLIPS as in backward_layer.cuh.
 

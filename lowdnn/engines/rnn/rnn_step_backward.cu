@@ -1,8 +1,9 @@
-// rnn_step_backward: a step back of a recurrent layer in all of its directions: the gradient of the states, in which the
-// product of the next step's gate gradients with the recurrent weights goes back, and of the gates.
+// rnn_step_backward: a step back of a recurrent layer in all of its directions: the gradient of the states, in which
+// the product of the next step's gate gradients with the recurrent weights goes back, and of the gates.
 //
-// Tensors, cells and their macros: backward_layer.cuh. Block, tile, launch, shared memory and macros: step.cuh. The step
-// is the `step`-th of each direction from behind; the one behind all of them computes the gradient of the first states.
+// Tensors, cells and their macros: backward_layer.cuh. Block, tile, launch, shared memory and macros: step.cuh. The
+// step is the `step`-th of each direction from behind; the one behind all of them computes the gradient of the first
+// states.
 
 #include "backward_layer.cuh"
 #include "step.cuh"

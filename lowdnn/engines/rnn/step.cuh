@@ -1,8 +1,8 @@
 // The walk of a block, which the kernels of a recurrent step share.
 //
-// The CLUSTER blocks of a cluster compute UNITS units of COLUMNS sequences in one direction, a part of k each, and then a
-// part of the cells each: blockIdx.x / CLUSTER is the tile of units, blockIdx.y of sequences, blockIdx.z the direction. A
-// unit has a row of weights for each of its cell's gates.
+// The CLUSTER blocks of a cluster compute UNITS units of COLUMNS sequences in one direction, a part of k each, and then
+// a part of the cells each: blockIdx.x / CLUSTER is the tile of units, blockIdx.y of sequences, blockIdx.z the
+// direction. A unit has a row of weights for each of its cell's gates.
 // Launch: WARPS * 32 threads; clusters of (CLUSTER, 1, 1); dynamic shared memory Product::SHARED_BYTES. It may be a
 // dependent launch, behind another kernel of the same plan at least; the one before that has ended then, so that from the
 // second step on the weights may be read before the wait.

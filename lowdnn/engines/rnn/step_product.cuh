@@ -2,10 +2,10 @@
 // 8 * ROW_BLOCKS rows and 8 * COLUMN_BLOCKS columns, for few columns and weights that lie in the L2 cache.
 //
 // The warps of a block share k out, and each has all of the tile in registers: operands go from memory to registers
-// without a stop, in pieces of a line, a weight's or a state's. Any order of k will do, so that on tensor cores the four
-// lanes of a group read four neighbouring pieces of 8 bytes, the two words of a lane for one instruction (mma.cuh).
-// Without tensor cores every lane reads the same 16 bytes of k, of its own rows and columns. Warps of all blocks of a
-// cluster may share k out; their sums are added up in their order.
+// without a stop, in pieces of a line, a weight's or a state's. Any order of k will do, so that on tensor cores the
+// four lanes of a group read four neighbouring pieces of 8 bytes, the two words of a lane for one instruction
+// (mma.cuh). Without tensor cores every lane reads the same 16 bytes of k, of its own rows and columns. Warps of all
+// blocks of a cluster may share k out; their sums are added up in their order.
 //
 // Either way a lane has the sums of row 8 i + lane / 4 and of columns 8 j + lane % 4 * 2 and the next one.
 

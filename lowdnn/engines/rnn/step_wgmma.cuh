@@ -81,8 +81,8 @@ template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
     return uniform(threadIdx.x / WARP_SIZE) == CONSUMERS / WARP_SIZE;
   }
 
-  // The consumers: wait for the step before this one. `fetch` reads what no step writes: before the wait but in the first
-  // step, which reads the results of other kernels.
+  // The consumers: wait for the step before this one. `fetch` reads what no step writes: before the wait but in the
+  // first step, which reads the results of other kernels.
   template <class Fetch> static __device__ __forceinline__ void wait_for_last_step(bool is_first, const Fetch& fetch) {
     if (!is_first) {
       allow_next_kernel();

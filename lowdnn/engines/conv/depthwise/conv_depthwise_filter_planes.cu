@@ -33,7 +33,7 @@ struct Params {
   f32* slices;
   i64 x_strides[2], dy_strides[2];  // strides of images and planes
   i32 x_planes, dy_planes, padding;
-  i32 steps;  // steps of the walk through an image; step s reads plane s of dy and plane s - padding of x
+  i32 steps;  // steps of the walk through an image; step s reads planes s of dy and s - padding of x, if any
   i32 x_first[2];  // the row and column of x that tap (0, 0) reads for position (0, 0) of dy
   i32 x_box_steps[2];  // rows and columns of x from one block's box to the next block's
   XPlanes::Box x_box;

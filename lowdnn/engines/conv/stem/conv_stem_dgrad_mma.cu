@@ -6,9 +6,9 @@
 // front.
 // Product: position q of a row of dx is the STRIDE_2 columns from q * STRIDE_2 - BASE on. Outputs q - shift reach it,
 // for shift < SHIFTS. m = 16 positions, n = 8 of a position's STRIDE_2 * CHANNELS elements, k = 16 filters of one
-// output. n also runs over the taps along the rows: one row of dy adds to OPEN rows of dx. k may number the filters in
-// any order that both operands share: lane % 4 = t holds words 4t .. 4t + 3 of each 64 bytes, for two steps of k, and
-// loads them at once.
+// output. n also runs over the taps along the rows: one row of dy adds to TAPS_1 rows of dx. k may number the filters
+// in any order that both operands share: lane % 4 = t holds words 4t .. 4t + 3 of each 64 bytes, for two steps of k,
+// and loads them at once.
 // Warp: takes units of SEGMENT positions of a row and GROUP steps of STRIDE_1 rows of a plane of dx. It walks down the
 // rows of dy and multiplies each by all its taps; then it stores the rows of dx that are complete and moves the sums of
 // the others up. Block i of a segment has 16 positions, i, i + BLOCKS_M, ..., so that the outputs of every shift are
@@ -75,11 +75,11 @@ __device__ __forceinline__ void stage_filters(const Params& p, u32 filters) {
   }
 }
 
-// A warp's sums for the OPEN rows of dx to which the current row of dy contributes.
+// A warp's sums for the OPEN rows of dx that are unfinished. The current row of dy adds to the first TAPS_1 of them.
 struct Sums {
   f32 values[OPEN][COLUMN_BLOCKS][BLOCKS_M][4];
 
-  // Adds the products of one row of dy with all taps of a depth tap to the OPEN rows of dx. from: the row's first
+  // Adds the products of one row of dy with all taps of a depth tap to TAPS_1 rows of dx. from: the row's first
   // element. first: index of the lane's first output. filters: shared-memory address of the lane's filters of the depth
   // tap.
   __device__ __forceinline__ void add(const TYPE* from, i32 first, i32 outputs, u32 filters) {
