@@ -9,15 +9,20 @@ from lowdnn.arch.specs import ArchSpec, spec_from_outside
 from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.heuristics.tuning.record_files import RecordFile
-from lowdnn.heuristics.tuning.records import RecordKey, TuningRecord
+from lowdnn.heuristics.tuning.records import VERSION_FIELD, RecordKey, TuningRecord, records_in
 from lowdnn.runtime.revisions import revision_of
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.status import BadParamError, LowdnnError
+
+#: Lines of a file that are told to be wrong.
+_SHOWN = 10
 
 
 def merge(names: list[str]) -> int:
     """Puts the records of the other files into the first one; of two of a key that of the later file counts."""
     target, *others = names
+    if Path(target).exists():
+        _tell_wrong(target, _read(target)[1])
     records: dict[RecordKey, TuningRecord] = {}
     for name in others:
         found, wrong = _read(name)
@@ -42,8 +47,11 @@ def prune(name: str, least_gain: float) -> int:
     reasons = {key: reason for key, one in records.items() if (reason := _reason_against(one, least_gain, sources))}
     for key, reason in reasons.items():
         print(f"dropped {records[key].case or key[0]}: {reason}")
-    RecordFile(Path(name)).change(lambda kept: {key: one for key, one in kept.items() if key not in reasons})
-    print(f"{len(records) - len(reasons)} records stay in {name}; {len(reasons)} and {len(wrong)} other lines dropped")
+    try:
+        RecordFile(Path(name)).change(lambda kept: {key: one for key, one in kept.items() if key not in reasons})
+    except OSError as error:
+        raise BadParamError.at("tune.prune", expected="a file that can be written", got=f"{name}: {error}") from None
+    print(f"{len(records) - len(reasons)} records stay in {name}; {len(reasons)} dropped, and {len(wrong)} other lines")
     return 0
 
 
@@ -65,18 +73,26 @@ def diff(old: str, new: str) -> int:
 
 
 def _read(name: str) -> tuple[dict[RecordKey, TuningRecord], list[str]]:
-    """The records of a file, which has to be there."""
+    """The records of a file, which has to be there, and what is wrong with its other lines.
+
+    A file of another kind is refused, so that nothing replaces it.
+    """
     path = Path(name)
     try:
         path.stat()
-        return RecordFile(path).records()
+        text = RecordFile(path).text()
     except OSError as error:
         raise BadParamError.at("tune.records", expected="a file of records", got=f"{name}: {error}") from None
+    if text.strip() and VERSION_FIELD not in text:
+        raise BadParamError.at("tune.records", expected="a file of tuning records", got=name)
+    return records_in(text)
 
 
 def _tell_wrong(name: str, wrong: list[str]) -> None:
-    for problem in wrong:
+    for problem in wrong[:_SHOWN]:
         print(f"{name}: {problem}")
+    if len(wrong) > _SHOWN:
+        print(f"{name}: and {len(wrong) - _SHOWN} more such lines")
 
 
 def _reason_against(record: TuningRecord, least_gain: float, sources: SourceTree) -> str:

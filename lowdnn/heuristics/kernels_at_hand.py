@@ -163,7 +163,8 @@ def compared_us(candidate: Candidate) -> float:
 def slowdown_of(taken: Candidate, best: Candidate) -> float:
     """Predicted time of ``taken`` relative to that of ``best``, at least 1: a best plan that was measured is never
     slower than one that is only estimated."""
-    return max(compared_us(taken) / compared_us(best), 1.0)
+    best_us = compared_us(best)  # 0 where nothing is launched
+    return max(compared_us(taken) / best_us, 1.0) if best_us else 1.0
 
 
 def planned(

@@ -165,3 +165,18 @@ def test_files_are_merged_compared_and_pruned(tune: Tune, directory: Path, tmp_p
     _, out, _ = tune("--prune", str(merged), "--least-gain", "1000")
     assert "less than 1000" in out
     assert RecordFile(merged).records() == ({}, [])
+
+
+@pytest.mark.parametrize("mode", [["--prune", "FILE"], ["--merge", "FILE", "RECORDS"], ["--diff", "RECORDS", "FILE"]])
+def test_a_file_of_another_kind_stays_as_it_is(tune: Tune, directory: Path, tmp_path: Path, mode: list[str]) -> None:
+    tune(*CASES, *EMULATED)
+    other, records = tmp_path / "cases.txt", tmp_path / "records"
+    other.write_text("# measured at home\nmatmul m=8 n=8 k=8\n")
+    records.write_text(file_text(kept(directory)))
+    for path in (other, records):
+        path.chmod(0o600)
+    names = {"FILE": str(other), "RECORDS": str(records)}
+    code, _, error = tune(*(names.get(word, word) for word in mode))
+    assert code == 2
+    assert "BAD_PARAM tune.records: expected a file of tuning records, got" in error
+    assert other.read_text() == "# measured at home\nmatmul m=8 n=8 k=8\n"

@@ -137,3 +137,9 @@ def test_shapes_without_a_weight_are_served_too() -> None:
     assert found.waiting == 0
     assert len(found.kernels) == 2
     assert kernel_set(shapes, ranked, ENGINES, 1).waiting == 1
+
+
+def test_shapes_without_work_are_served_at_once() -> None:
+    found = set_of(lines_in("matmul m=0..4 n=64 k=64 dtype=fp16", 5))
+    assert found.waiting == 0
+    assert min(shape.slowdown or 0.0 for shape in found.shapes) == 1

@@ -34,8 +34,9 @@ _MOST_CHARACTERS = 8192
 _MOST_KNOBS = 64
 #: The most characters of a record's case.
 MOST_CASE = 4096
-_KIND = "lowdnn_record"
-_PREFIX = f'{{"{_KIND}":{VERSION},"graph":"'
+#: The field of every record that has the version of its form.
+VERSION_FIELD = "lowdnn_record"
+_PREFIX = f'{{"{VERSION_FIELD}":{VERSION},"graph":"'
 _FIELDS: Mapping[str, type] = {
     "graph": str,
     "device": str,
@@ -98,7 +99,7 @@ class TuningRecord:
         where = "tuning record"
         if len(line) > _MOST_CHARACTERS:
             raise BadParamError.at(where, expected=f"at most {_MOST_CHARACTERS} characters", got=len(line))
-        fields = read_document(line, _KIND, VERSION, _FIELDS, where)
+        fields = read_document(line, VERSION_FIELD, VERSION, _FIELDS, where)
         for name in ("graph", "device", "engine", "revision", "driver", "lowdnn"):
             check_name(fields[name], f"{where}.{name}")
         if len(fields["case"]) > MOST_CASE or not fields["case"].isprintable():
@@ -127,7 +128,7 @@ class TuningRecord:
         fields = {name: getattr(self, name) for name in _FIELDS} | {"choices": choices, "clock": self.clock.value}
         for name in ("us", "warm_us", "first_us"):
             fields[name] = round(float(fields[name]), 3)
-        return write_document(_KIND, VERSION, fields)
+        return write_document(VERSION_FIELD, VERSION, fields)
 
     @property
     def choice_text(self) -> str:
