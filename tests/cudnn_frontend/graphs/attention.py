@@ -13,6 +13,8 @@ from tests.cudnn_frontend.program import DT, Program, Session
 
 B, H, SQ, SKV, D = 2, 2, 48, 80, 64
 SCALE = 0.125
+#: Queries of a tile of the gradient, at most: sums of dq lie in whole tiles.
+TILE = 128
 
 
 def weights(scores: Array) -> tuple[Array, Array]:
@@ -80,10 +82,14 @@ def backward(session: Session, arrays: tuple[Array, ...], **options: Any) -> lis
 
 
 def check_workspace(program: Program, q: Array, apart: int = 0) -> None:
-    """One operation, whose scores lie nowhere: what the wheel stores, dq and a number for each row in fp32, and as much
-    again for each row, for a page and for what lies ``apart``."""
-    rows, page = 4 * (q.size + q.size // q.shape[3]), 4096
-    assert program.graph.get_workspace_size() <= rows + 8 * q.size // q.shape[3] + page + apart
+    """Checks that there is one operation, whose scores lie nowhere.
+
+    The wheel stores dq and a number for each row in fp32. The plan has sums of dq in fp32 for whole tiles of queries,
+    two numbers for each row, a page, and what lies ``apart``.
+    """
+    b, h, rows, columns = q.shape
+    stored, sums = 4 * b * h * rows * (columns + 1), 4 * b * h * TILE * columns
+    assert program.graph.get_workspace_size() <= stored + sums + 8 * b * h * max(rows, TILE) + 4096 + apart
 
 
 def gradients_of(q: Array, k: Array, v: Array, o: Array, do: Array, p: Array) -> tuple[Array, Array, Array]:
