@@ -13,7 +13,7 @@ from tests.cudnn_frontend.program import DT, Program, Session
 
 B, H, SQ, SKV, D = 2, 2, 48, 80, 64
 SCALE = 0.125
-#: Queries of a tile of the gradient, at most: sums of dq lie in whole tiles.
+#: Queries or keys of a tile of the gradients, at most: their sums lie in whole tiles.
 TILE = 128
 
 
