@@ -6,7 +6,9 @@ its rounding error, and a kernel's result may differ by a few times the changes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.cases.compare import EXACT, differences, tolerance
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import HeurMode, NumericalNote
+from lowdnn.enums import DataType, HeurMode, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import Operation, RoundsInside, inputs_of, outputs_of
@@ -119,14 +121,31 @@ def _evaluated(
     stored: dict[int, Array] = {}
     for operation in graph.operations:
         ports = inputs_of(operation) | {port: t for port, t in outputs_of(operation).items() if t.uid in values}
-        reference = operation.rounded_reference if isinstance(operation, RoundsInside) else operation.reference
-        results = reference({port: values[tensor.uid] for port, tensor in ports.items()})
+        given = {port: values[tensor.uid] for port, tensor in ports.items()}
+        if isinstance(operation, RoundsInside):
+            with _rounding_either_way(rng), np.errstate(over="ignore", invalid="ignore"):
+                results = operation.rounded_reference(given)
+        else:
+            results = operation.reference(given)
         for port, tensor in outputs_of(operation).items():
             error = dtypes.info(tensor.data_type).epsilon if tensor.uid in unrounded else 0.0
             changed = _perturbed(results[port], max(error, _error(operation, notes)), rng)
             stored[tensor.uid] = dtypes.from_float64(changed, tensor.data_type)
             values[tensor.uid] = dtypes.to_values(stored[tensor.uid], tensor.data_type)
     return {tensor.uid: stored[tensor.uid] for tensor in graph.outputs}
+
+
+@contextmanager
+def _rounding_either_way(rng: np.random.Generator) -> Iterator[None]:
+    """Lets intermediates be rounded to either of their neighbours: errors before the rounding may decide which."""
+    exact = dtypes.rounded
+
+    def rounded(values: Array, data_type: DataType) -> Array:
+        error = dtypes.info(data_type).epsilon / 2
+        return exact(values * (1 + error * rng.uniform(-1, 1, values.shape)), data_type)
+
+    with patch.object(dtypes, "rounded", rounded):
+        yield
 
 
 def _error(operation: Operation, notes: Collection[NumericalNote]) -> float:
