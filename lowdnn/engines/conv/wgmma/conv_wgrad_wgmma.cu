@@ -1,23 +1,34 @@
 // conv_wgrad_wgmma: dw[k, c, taps] = epilogue(sum over pixels of dy[pixel, k] * x[pixel at tap, c]) with TMA and wgmma,
 // for sm_90a; 16-bit types, and fp32 by TF32.
 //
-// Product: rows are the filters of a group; columns are blocks of 64 channels of a filter tap, taps outermost; k walks
-// over the output pixels. Both operands are channels-last, hence MN-major, which the tensor cores take only in 16-bit
-// types: in fp32, dy passes through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block
-// is 64 pixels, or 32 in fp32, by 64 filters or channels. The sequence of an operand's pixels along k is its walk
-// (pixel_walk.cuh). DY_AXES, X_AXES: SPATIAL for a walk through an im2col map, or 0 for a matrix of pixels by channels,
-// which x is only if the filter has one tap, stride 1 and no padding. TAP_RUN = 1: each tap of a tile loads its own
-// pixels of x. Positions of a walk past the last image are zeros. VALID_TAPS > 0 (the number of taps): each tap sums
-// only the outputs whose pixel of x is not padding, which are a box of the outputs and a box of the same extents in x.
-// Taps with boxes of equal extents share one of WALKS walks. Each tap has its own schedule and number of slices; a tile
-// has columns of one tap. TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same
-// channels. All are read from one window of WINDOW_PIXELS positions of x; each tap reads TAP_DISTANCE positions after
-// the tap before it. For that, a line of the walk has more positions than there are outputs: at the added positions dy
-// is zero, and taps that reach into the next line read that line's padding.
+// Product: a row is a filter of a group. A column is a channel of one filter tap: taps outermost, each padded to blocks
+// of 64 channels. k is the output pixel.
+//
+// Operands: both are channels-last, hence MN-major, which the tensor cores take only in 16-bit types. In fp32, dy passes
+// through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block is 64 pixels, or 32 in
+// fp32, by 64 filters or channels.
+//
+// Walk: the order in which k runs through the pixels of an operand, images outermost (pixel_walk.cuh). Position i of the
+// walk through dy is output pixel i; position i of the walk through x is the pixel that the tap reads for that output.
+// Pixels of padding, and positions past the last image, are zeros. DY_AXES, X_AXES: the axes of an operand's walk
+// through an im2col map, which are SPATIAL; 0 for a plain matrix of pixels by channels, which x is only if the filter
+// has one tap, stride 1 and no padding.
+//
+// TAP_RUN = 1: a tile loads x for each of its taps. TAP_RUN > 1: a tile's columns are the TAP_RUN taps of the last
+// filter axis, which has stride 1, for the same channels. All of them read one window of WINDOW_PIXELS positions of x,
+// each TAP_DISTANCE positions after the tap before it. So that a tap may read past the end of a line of pixels, lines
+// are walked with additional positions, at which dy is zero and x is padding.
+//
+// VALID_TAPS = 0: every tap sums over all outputs. VALID_TAPS > 0 is the number of taps, and a tap sums only those
+// outputs for which its pixel of x is no padding. These are a box of outputs, and a box of the same extents in x: the
+// tap walks through the boxes, and taps with boxes of equal extents share one of WALKS walks, moved by offsets. Each tap
+// has its own schedule and number of slices, and the columns of a tile belong to one tap.
+//
 // CONVERTED: x is a function of a tensor in memory, Prologue of generated.cuh over (image, channel), which is applied
 // in shared memory (converted_pixels.cuh). HAS_TAIL: whether a group's channels end inside a block of 64.
-// Block: computes tiles of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh).
-// Shared memory: STAGES stages of (dy, x), then as in wgmma_kernel.cuh, which also describes blocks and launch.
+// Block: computes tiles of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh). One thread of the last
+// warpgroup loads; the other warpgroups multiply, convert or transpose x if they must, and store.
+// Shared memory: STAGES stages of (dy, x), then as in wgmma_kernel.cuh, which also describes the launch.
 // STORE_FUNCTOR: the functor stores. STORE_SLICE: accumulators go to slice `split` of the workspace, and
 // gemm/split_k_reduce.cu applies the epilogue.
 
