@@ -70,6 +70,7 @@ LIBRARY = Order(
         ("backend",),
         ("adv",),
         ("bench", "capi", "frontend"),
+        ("torch",),
         ("guide",),
         ("cli",),
         ("__main__",),

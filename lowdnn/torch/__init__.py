@@ -1,0 +1,69 @@
+"""lowdnn's kernels for PyTorch: one line takes over the dispatcher's operations, and another one gives them back.
+
+    import lowdnn.torch
+
+    lowdnn.torch.enable()                # from now on, for CUDA tensors
+    train(model)
+    print(lowdnn.torch.explain())        # which calls ran on lowdnn, and why the others did not
+    lowdnn.torch.disable()               # as it was
+
+A call that lowdnn does not take runs on the kernel that was there before. ``enable(device="emulated")`` takes over
+operations on CPU tensors, which run on the emulated device: for tests and trials without a GPU. ``lowdnn guide
+pytorch`` has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lowdnn.torch.catalog import operation_names
+from lowdnn.torch.counts import PathCount, table
+from lowdnn.torch.registry import REGISTRY, Enabled
+
+__all__ = [
+    "Enabled",
+    "PathCount",
+    "counts",
+    "disable",
+    "enable",
+    "explain",
+    "is_enabled",
+    "operation_names",
+    "reset",
+]
+
+
+def enable(device: str = "cuda", operations: Iterable[str] | None = None) -> Enabled:
+    """Takes over aten operations in this process, in all threads. Also a context manager: ``with enable(): ...``.
+
+    device: ``cuda`` for CUDA tensors; ``emulated`` for CPU tensors, which are copied to the emulated device and back.
+    operations: some of ``operation_names()``; all by default.
+    Calls may be nested: an operation is given back when no ``enable`` asks for it any more.
+    Raises BadParamError for other names, NotSupportedError without a GPU and for torch before 2.9.
+    """
+    return REGISTRY.enable(device, operations)
+
+
+def disable() -> None:
+    """Undoes the last ``enable`` that is still in force. Raises NotInitializedError where there is none."""
+    REGISTRY.disable()
+
+
+def is_enabled() -> bool:
+    """Whether any operation is taken over."""
+    return REGISTRY.is_enabled
+
+
+def counts() -> tuple[PathCount, ...]:
+    """The calls of taken-over operations so far, by operation and by the reason why the native kernel ran."""
+    return REGISTRY.counts()
+
+
+def explain() -> str:
+    """``counts()`` as a table."""
+    return table(REGISTRY.counts())
+
+
+def reset() -> None:
+    """Undoes every ``enable``, forgets plans and counts, and gives back what lowdnn has on the devices."""
+    REGISTRY.reset()

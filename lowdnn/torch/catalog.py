@@ -1,0 +1,14 @@
+"""All operations that are taken over."""
+
+from __future__ import annotations
+
+from lowdnn.torch.operation import Overload
+from lowdnn.torch.operations import convolution
+
+#: By the dispatcher's names.
+OVERLOADS: tuple[Overload, ...] = (*convolution.OVERLOADS,)
+
+
+def operation_names() -> tuple[str, ...]:
+    """The names by which ``enable`` chooses operations: each stands for its forms and gradients."""
+    return tuple(dict.fromkeys(overload.operation for overload in OVERLOADS))

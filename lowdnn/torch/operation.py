@@ -1,0 +1,54 @@
+"""The declaration of a taken-over operation: how its arguments are read, and the graphs that compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+#: A call's tensors, with ABSENT for None, and everything else that its graphs depend on, hashable.
+Arguments = tuple[tuple[Any, ...], tuple[Any, ...]]
+#: The results of a call: a place, None, or a tuple of these.
+Result = Any
+
+
+class Absent:
+    """Stands for a tensor that a call does not have; it has the facts that a call's key asks tensors for."""
+
+    shape = dtype = device = None
+
+    def stride(self) -> None:
+        return None
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+ABSENT = Absent()
+
+
+def optional(tensor: Any) -> Any:
+    """``tensor``, or ABSENT for None."""
+    return ABSENT if tensor is None else tensor
+
+
+@dataclass(frozen=True)
+class Overload:
+    """One aten operation that lowdnn takes over.
+
+    name: as the dispatcher has it, without ``aten::``.  operation: the name under which users choose it.
+    read: from the dispatcher's arguments, which leave out defaults, to tensors and numbers.
+    sketch: adds the steps for these to a ``Sketch`` and returns the places of the results. It raises ``Declined`` for
+    what the native kernel is to compute, and may raise what graphs raise, which declines the call, too.
+    kind: the settings that its plans depend on (``settings.reader``).
+    keys: the dispatch keys at which it is taken over.
+    native: another operation that computes the same where the one that was there cannot read lowdnn's results.
+    """
+
+    name: str
+    operation: str
+    read: Callable[..., Arguments]
+    sketch: Callable[..., Result]
+    kind: str = ""
+    keys: tuple[str, ...] = ("CUDA", "CPU")
+    native: Callable[..., Any] | None = None

@@ -1,0 +1,143 @@
+"""From a call's arguments to loaded plans: the slow path, once for each set of shapes, types and settings."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from lowdnn.backend.at_hand import choice_at_hand, load
+from lowdnn.backend.autotuning import tune_where_new
+from lowdnn.backend.handle import Handle
+from lowdnn.cases.naming import case_of
+from lowdnn.engines.base import keeps_precision
+from lowdnn.enums import HeurMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate
+from lowdnn.heuristics.tuning.tuner import TuningOptions
+from lowdnn.runtime.workspace import size_anywhere
+from lowdnn.status import LowdnnError
+from lowdnn.torch.memory import LoadedStep, Memory, Region
+from lowdnn.torch.operation import Overload, Result
+from lowdnn.torch.preference import native_is_preferred
+from lowdnn.torch.settings import Settings
+from lowdnn.torch.sketch import Declined, New, Sketch, Step, span_bytes, written_uids
+
+#: Seconds that ``torch.backends.cudnn.benchmark`` spends on one graph.
+_TUNING_S = 2.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call whose plans are loaded.
+
+    new: the tensors to allocate.  steps: the launches, in order.  values: numbers on the host, which the plans read.
+    addresses: theirs, which follow the places of tensors.  result: places of the results.  label: for profilers.
+    """
+
+    new: tuple[New, ...]
+    steps: tuple[LoadedStep, ...]
+    values: tuple[Any, ...]
+    addresses: tuple[int, ...]
+    result: Result
+    label: str
+
+
+def prepare(
+    overload: Overload, tensors: Sequence[Any], numbers: tuple[Any, ...], alignment: int, settings: Settings,
+    memory: Memory,
+) -> Prepared:  # fmt: skip
+    """Raises ``Declined``, with the reason, for a call that the native kernel is to compute."""
+    device = _device_of(tensors)
+    sketch = Sketch(tensors, alignment, is_deterministic=settings.deterministic)
+    try:
+        result = overload.sketch(sketch, *numbers)
+        handle = memory.handle(device)
+        candidates = [_chosen(handle, step.graph, settings) for step in sketch.steps]
+        if memory.is_gpu:
+            _check_preference(candidates)
+        steps = tuple(
+            _loaded(handle, candidate, step, sketch) for candidate, step in zip(candidates, sketch.steps, strict=True)
+        )
+    except LowdnnError as error:
+        raise Declined(str(error).splitlines()[0]) from error
+    addresses = tuple(_address_of(value) for value in sketch.values)
+    label = f"lowdnn::{overload.name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
+    return Prepared(tuple(sketch.new), steps, tuple(sketch.values), addresses, result, label)
+
+
+def _device_of(tensors: Sequence[Any]) -> Any:
+    """The device of all tensors. Declines several, and calls without elements."""
+    device = tensors[0].device
+    for tensor in tensors:
+        if tensor.device not in (None, device):
+            raise Declined(f"tensors on {device} and {tensor.device}")
+        if tensor.shape is not None and 0 in tensor.shape:
+            raise Declined("a tensor without elements")
+    return device
+
+
+def _chosen(handle: Handle, graph: OperationGraph, settings: Settings) -> Candidate:
+    """The fastest candidate that torch's settings allow. Raises ``Declined`` where there is none."""
+    if settings.benchmark:
+        tune_where_new(handle, graph, TuningOptions(budget_s=_TUNING_S))
+    ranking = handle.rank(graph, HeurMode.A)
+    best = ranking.best
+    if best is None:
+        raise Declined(ranking.explain().splitlines()[0])
+    if settings.allows_tf32 or keeps_precision(best.engine, graph):
+        return choice_at_hand(handle, best)
+    exact = (candidate for candidate in ranking.candidates if keeps_precision(candidate.engine, graph))
+    found = next(exact, None)
+    if found is None:
+        raise Declined("fp32 that may not be rounded to TF32, which no engine for this graph leaves as it is")
+    return found
+
+
+def _check_preference(candidates: Sequence[Candidate]) -> None:
+    reason = native_is_preferred(candidates)
+    if reason:
+        raise Declined(reason)
+
+
+def _loaded(handle: Handle, candidate: Candidate, step: Step, sketch: Sketch) -> LoadedStep:
+    loaded = load(handle, candidate)
+    places = [step.places[uid] for uid in loaded.uids]
+    order: Callable[..., tuple[int, ...]] = itemgetter(*places) if len(places) > 1 else _only(places[0])
+    return LoadedStep(loaded, order, size_anywhere(candidate.workspace_bytes), _regions(step, sketch))
+
+
+def _only(place: int) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    return lambda pointers: (pointers[place],)
+
+
+def _regions(step: Step, sketch: Sketch) -> tuple[Region, ...]:
+    """The bytes that the step's graph touches, one region for each place of a tensor."""
+    in_memory = len(sketch.tensors) + len(sketch.new)
+    written = written_uids(step.graph)
+    earlier = {place for other in sketch.steps[: sketch.steps.index(step)] for place in other.places.values()}
+    sizes: dict[int, int] = {}
+    targets: set[int] = set()
+    for uid, place in step.places.items():
+        tensor = step.graph.tensors.get(uid)
+        if place < in_memory and tensor is not None:
+            sizes[place] = max(sizes.get(place, 0), span_bytes(tensor))
+            targets |= {place} if uid in written else set()
+    return tuple(
+        Region(place, size, place in targets, place >= len(sketch.tensors) and place not in earlier)
+        for place, size in sizes.items()
+    )
+
+
+def _address_of(value: Any) -> int:
+    return ctypes.addressof(value)
+
+
+def _case_line(graph: OperationGraph) -> str:
+    """The text case of a graph; the names of its operations where it has none."""
+    try:
+        return str(case_of(graph))
+    except LowdnnError:
+        return " + ".join(type(operation).__name__ for operation in graph.operations)

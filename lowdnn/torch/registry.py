@@ -1,0 +1,201 @@
+"""The registry of what is taken over in this process; ``reset`` empties it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from threading import RLock
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from lowdnn.status import BadParamError, NotInitializedError, NotSupportedError
+from lowdnn.torch.catalog import OVERLOADS, operation_names
+from lowdnn.torch.counts import PathCount, PathCounts
+from lowdnn.torch.memory import CudaMemory, EmulatedMemory, Memory
+from lowdnn.torch.operation import Overload
+from lowdnn.torch.taken import Plans, kernel
+
+#: The devices by the name that ``enable`` takes.
+_MEMORIES: dict[str, Callable[[], Memory]] = {"cuda": CudaMemory, "emulated": EmulatedMemory}
+
+
+class Enabled:
+    """One ``enable``, which ``close`` or the end of a ``with`` block undoes."""
+
+    def __init__(self, registry: Registry, device: str, overloads: tuple[Overload, ...]) -> None:
+        self.device = device
+        self.overloads = overloads
+        self._registry = registry
+
+    def close(self) -> None:
+        """Gives the operations back that no other ``enable`` asks for. Closing twice does nothing."""
+        self._registry.release(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Registry:
+    """The operations that are taken over, the plans of their calls, a handle for each device, and the counts."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._levels: list[Enabled] = []
+        self._installed: dict[tuple[str, str], _Installed] = {}
+        self._memories: dict[str, Memory] = {}
+        self._plans: dict[tuple[str, str], Plans] = {}
+        self._counts = PathCounts()
+
+    @property
+    def is_enabled(self) -> bool:
+        return bool(self._levels)
+
+    def enable(self, device: str, operations: Iterable[str] | None) -> Enabled:
+        chosen = _chosen(operations)
+        with self._lock, warnings.catch_warnings():
+            # torch says once in a process that a kernel is overridden, which is what the caller asks for.
+            warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+            memory = self._memory(device)
+            level = Enabled(self, device, tuple(item for item in chosen if memory.dispatch_key in item.keys))
+            self._levels.append(level)
+            try:
+                for overload in level.overloads:
+                    self._take(overload, device, memory)
+            except BaseException:
+                self.release(level)
+                raise
+            return level
+
+    def disable(self) -> None:
+        with self._lock:
+            if not self._levels:
+                raise NotInitializedError.at("torch.disable", expected="operations taken over", got="none")
+            self._levels[-1].close()
+
+    def release(self, level: Enabled) -> None:
+        with self._lock:
+            if level not in self._levels:
+                return
+            self._levels.remove(level)
+            wanted = {(other.device, overload.name) for other in self._levels for overload in other.overloads}
+            for key in [(level.device, overload.name) for overload in level.overloads]:
+                if key not in wanted and key in self._installed:
+                    self._installed.pop(key).remove()
+
+    def reset(self) -> None:
+        """Undoes every ``enable``; forgets plans and counts, and closes the handles."""
+        with self._lock:
+            while self._levels:
+                self._levels[-1].close()
+            memories, self._memories = [*self._memories.values()], {}
+            self._plans.clear()
+            self._counts = PathCounts()
+        for memory in memories:
+            memory.close()
+
+    def counts(self) -> tuple[PathCount, ...]:
+        return self._counts.snapshot()
+
+    def _memory(self, device: str) -> Memory:
+        if device not in _MEMORIES:
+            raise BadParamError.at("torch.enable.device", expected=" or ".join(_MEMORIES), got=repr(device))
+        if device == "cuda" and not torch.cuda.is_available():
+            raise NotSupportedError.at(
+                "torch.enable.device",
+                expected="a GPU that torch sees",
+                got="none",
+                hint='device="emulated" takes CPU tensors over the emulated device',
+            )
+        found = self._memories.get(device)
+        if found is None:
+            found = self._memories[device] = _MEMORIES[device]()
+        return found
+
+    def _take(self, overload: Overload, device: str, memory: Memory) -> None:
+        key = device, overload.name
+        if key in self._installed:
+            return
+        plans = self._plans.get(key)
+        if plans is None:
+            plans = self._plans[key] = Plans(overload, memory, self._counts)
+        self._installed[key] = _Installed(plans)
+
+
+class _Installed:
+    """An override in the dispatcher, on top of the kernel that was there."""
+
+    def __init__(self, plans: Plans) -> None:
+        self._plans = plans
+        self._own: list[object] = []
+        self._put()
+
+    def remove(self) -> None:
+        self._library._destroy()
+
+    def _put(self) -> None:
+        overload, key = self._plans.overload, self._plans.memory.dispatch_key
+        self._native = overload.native or _native(overload.name, key)
+        self._library = torch.library.Library("aten", "IMPL")
+        function = kernel(self._plans, self._call_native)
+        self._library.impl(overload.name, function, key, with_keyset=True, allow_override=True)
+
+    def _call_native(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._native(*args, **kwargs)
+        except RuntimeError as error:
+            if "invalidated" not in str(error):
+                raise
+        self._renew()
+        return self._native(*args, **kwargs)
+
+    def _renew(self) -> None:
+        """Takes the kernel that is there now, where another library has withdrawn the one that was."""
+        # The override may be running: a reference keeps it.
+        self._own.append(
+            torch.library.get_kernel(f"aten::{self._plans.overload.name}", self._plans.memory.dispatch_key)
+        )
+        self.remove()
+        self._put()
+
+
+def _native(name: str, key: str) -> Callable[..., Any]:
+    """The kernel that computes the operation now, whoever registered it."""
+    if not hasattr(torch.library, "get_kernel"):
+        raise NotSupportedError.at(
+            "torch.__version__", expected="2.9 or newer, which has torch.library.get_kernel", got=torch.__version__
+        )
+    try:
+        found: Callable[..., Any] = torch.library.get_kernel(f"aten::{name}", key).call_boxed
+    except RuntimeError:
+        return _Missing(name, key)
+    return found
+
+
+class _Missing:
+    """Stands for the native kernel of an operation that has none for this kind of tensors."""
+
+    def __init__(self, name: str, key: str) -> None:
+        self._text = f"aten::{name} has no native kernel for {key}, and lowdnn declined the call"
+
+    def __call__(self, *_: object, **__: object) -> object:
+        raise NotImplementedError(self._text)
+
+
+def _chosen(operations: Iterable[str] | None) -> tuple[Overload, ...]:
+    if operations is None:
+        return OVERLOADS
+    names = (operations,) if isinstance(operations, str) else tuple(operations)
+    for name in names:
+        if name not in operation_names():
+            rule = "one of " + ", ".join(operation_names())
+            raise BadParamError.at("torch.enable.operations", expected=rule, got=repr(name))
+    return tuple(overload for overload in OVERLOADS if overload.operation in names)
+
+
+#: The process's own registry; the dispatcher that it changes is the process's, too.
+REGISTRY = Registry()

@@ -1,0 +1,128 @@
+"""One operation in the dispatcher: the native kernel that was there, and what runs in its place.
+
+A call is looked up by its shapes, strides, types, numbers, settings and alignment, and then launched: on the host that
+costs a few microseconds. Only a call with a new key is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter, methodcaller
+from threading import RLock
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+from lowdnn.torch.counts import Count, PathCounts
+from lowdnn.torch.memory import Memory
+from lowdnn.torch.operation import Overload
+from lowdnn.torch.planning import Prepared, prepare
+from lowdnn.torch.settings import Settings, SettingsKey, reader
+from lowdnn.torch.sketch import MAX_ALIGNMENT, Declined
+
+#: Calls with different keys that one operation remembers; beyond them all are dropped.
+_MAX_CALLS = 4096
+
+_facts = attrgetter("shape", "dtype", "device")
+_strides = methodcaller("stride")
+_address = methodcaller("data_ptr")
+
+
+class Plans:
+    """The calls of one operation on one kind of memory, by key: prepared, or declined."""
+
+    def __init__(self, overload: Overload, memory: Memory, counts: PathCounts) -> None:
+        self.overload = overload
+        self.memory = memory
+        self._counts = counts
+        self._lock = RLock()
+        self._known: dict[Any, Run | Count] = {}
+        self.get: Callable[[Any], Run | Count | None] = self._known.get
+
+    def find(
+        self, key: Any, tensors: tuple[Any, ...], numbers: tuple[Any, ...], alignment: int, settings: SettingsKey
+    ) -> Run | Count:
+        """Plans a call with a new key."""
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                return found
+            name = self.overload.name
+            if self.memory.is_capturing(tensors[0].device):
+                # A plan that is not loaded yet waits: loading is no part of a CUDA graph.
+                return self._counts.of(name, "first called inside of a CUDA graph's capture")
+            try:
+                prepared = prepare(self.overload, tensors, numbers, alignment, Settings(*settings), self.memory)
+                found = Run(prepared, self.memory, self._counts.of(name, ""))
+            except Declined as declined:
+                found = self._counts.of(name, str(declined))
+            if len(self._known) >= _MAX_CALLS:
+                self._known.clear()
+            self._known[key] = found
+            return found
+
+
+class Run:
+    """A prepared call, launched again and again."""
+
+    def __init__(self, prepared: Prepared, memory: Memory, count: Count) -> None:
+        self.prepared = prepared
+        self.tick = count.tick
+        self._launch, self._steps = memory.launch, prepared.steps
+        self._new = tuple((new.shape, new.strides, new.dtype) for new in prepared.new)
+        self._addresses = prepared.addresses
+        self._collect = _collector(prepared.result)
+
+    def __call__(self, tensors: tuple[Any, ...], pointers: list[int]) -> Any:
+        """Allocates the results and launches."""
+        self.tick()
+        if profiler._is_profiler_enabled:
+            with torch.profiler.record_function(self.prepared.label):
+                return self._launched(tensors, pointers)
+        return self._launched(tensors, pointers)
+
+    def _launched(self, tensors: tuple[Any, ...], pointers: list[int]) -> Any:
+        device = tensors[0].device
+        allocate = torch.empty_strided
+        made = [allocate(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self._new]
+        for tensor in made:
+            pointers.append(tensor.data_ptr())
+        if self._addresses:
+            pointers.extend(self._addresses)
+        self._launch(self._steps, pointers, device)
+        return self._collect((*tensors, *made))
+
+
+def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that the dispatcher calls: with the call's dispatch keys, and the arguments of the operation.
+
+    native: computes what lowdnn declines, with the same arguments.
+    """
+    read, get, find = plans.overload.read, plans.get, plans.find
+    settings_now = reader(plans.overload.kind, is_gpu=plans.memory.is_gpu)
+
+    def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors, numbers = read(*args, **kwargs)
+        pointers = [*map(_address, tensors)]
+        bits = MAX_ALIGNMENT
+        for pointer in pointers:
+            bits |= pointer
+        settings = settings_now()
+        key = (numbers, settings, bits & -bits, *map(_facts, tensors), *map(_strides, tensors))
+        found = get(key)
+        if found is None:
+            found = find(key, tensors, numbers, bits & -bits, settings)
+        if type(found) is Run:
+            return found(tensors, pointers)
+        found.tick()
+        return native(keys, *args, **kwargs)
+
+    return called
+
+
+def _collector(result: Any) -> Callable[[tuple[Any, ...]], Any]:
+    """A function that picks a call's results out of the tensors at all places."""
+    if isinstance(result, int):
+        return lambda tensors: tensors[result]
+    return lambda tensors: tuple([None if place is None else tensors[place] for place in result])

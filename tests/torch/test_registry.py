@@ -1,0 +1,220 @@
+"""Taking operations over and giving them back: often, nested, from several threads, over other overrides."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from lowdnn.status import BadParamError, NotInitializedError, NotSupportedError
+from tests.torch.support import Face
+
+torch: Any = pytest.importorskip("torch", reason="torch's operations are under test")
+
+
+def operands(face: Face) -> tuple[Any, Any]:
+    return face.integers(1, 3, 6, 6, dtype=torch.float32), face.integers(4, 3, 3, 3, dtype=torch.float32)
+
+
+def convolved(face: Face) -> Any:
+    x, w = operands(face)
+    y = torch.conv2d(x, w)
+    assert torch.equal(y, torch.conv2d(x.double(), w.double()).float())
+    return y
+
+
+def objects() -> int:
+    """The live objects, but for the allocations that the emulated device remembers to find uses after a free."""
+    gc.collect()
+    return sum(not str(type(found).__module__).startswith("lowdnn.driver.emulated") for found in gc.get_objects())
+
+
+def taken(face: Face) -> int:
+    return face.counts().get(("convolution", ""), 0)
+
+
+def dispatched(face: Face, names: tuple[str, ...]) -> list[str]:
+    """The dispatcher's own description of what computes each operation."""
+    key = "CPU" if face.device == "emulated" else "CUDA"
+    return [repr(torch.library.get_kernel(f"aten::{name}", key)) for name in names]
+
+
+def test_nothing_is_left_of_a_thousand_times(face: Face) -> None:
+    from lowdnn.torch.catalog import OVERLOADS
+
+    key = "CPU" if face.device == "emulated" else "CUDA"
+    names = tuple(item.name for item in OVERLOADS if key in item.keys and item.name == "convolution")
+    before, impls = dispatched(face, names), set(torch.library._impls)
+    for _ in range(5):
+        with face.enable():
+            convolved(face)
+    count = objects()
+    for _ in range(1000):
+        with face.enable(["convolution"]):
+            pass
+    assert objects() <= count + 100
+    assert dispatched(face, names) == before
+    assert set(torch.library._impls) == impls
+    calls = taken(face)
+    convolved(face)
+    assert taken(face) == calls
+
+
+def test_nested_calls_are_undone_one_by_one(face: Face) -> None:
+    import lowdnn.torch
+
+    calls = taken(face)
+    outer, inner = face.enable(), face.enable(["convolution"])
+    outer.close()
+    outer.close()
+    convolved(face)
+    assert taken(face) > calls
+    assert lowdnn.torch.is_enabled()
+    lowdnn.torch.disable()
+    inner.close()
+    assert not lowdnn.torch.is_enabled()
+    with pytest.raises(NotInitializedError, match=r"torch\.disable: expected operations taken over, got none"):
+        lowdnn.torch.disable()
+
+
+def test_an_exception_inside_gives_the_operations_back(face: Face) -> None:
+    import lowdnn.torch
+
+    with pytest.raises(ZeroDivisionError), face.enable():
+        _ = 1 / 0
+    assert not lowdnn.torch.is_enabled()
+    with face.enable():
+        with pytest.raises(RuntimeError):
+            torch.conv2d(*operands(face)[::-1])
+        convolved(face)
+
+
+def test_threads_share_plans_and_switches(face: Face) -> None:
+    def work(number: int) -> None:
+        for _ in range(10):
+            with face.enable(["convolution"]):
+                convolved(face)
+
+    with face.enable(), ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    import lowdnn.torch
+
+    assert not lowdnn.torch.is_enabled()
+
+
+def test_another_librarys_override_is_the_native_kernel(face: Face) -> None:
+    key = "CPU" if face.device == "emulated" else "CUDA"
+    other, seen = torch.library.Library("aten", "IMPL"), []
+    native = torch.library.get_kernel("aten::convolution", key)
+
+    def theirs(keys: Any, *args: Any) -> Any:
+        seen.append(args)
+        return native.call_boxed(keys, *args)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other.impl("convolution", theirs, key, with_keyset=True, allow_override=True)
+    try:
+        with face.enable(["convolution"]):
+            x, w = operands(face)
+            torch.conv2d(x, w)
+            assert not seen
+            torch.conv2d(x[:0], w)
+            assert len(seen) == 1
+        torch.conv2d(*operands(face))
+        assert len(seen) == 2
+    finally:
+        other._destroy()
+
+
+def test_another_librarys_override_may_go_first(face: Face) -> None:
+    """The kernel that it leaves behind is the one that declined calls run on."""
+    key = "CPU" if face.device == "emulated" else "CUDA"
+    other = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other.impl("convolution", lambda keys, *args: args[0], key, with_keyset=True, allow_override=True)
+    with face.enable(["convolution"]):
+        other._destroy()
+        x, w = operands(face)
+        assert torch.conv2d(x[:0], w).shape == (0, 4, 4, 4)
+    assert torch.conv2d(x, w).shape == (1, 4, 4, 4)
+
+
+def test_a_program_says_nothing_and_lowdnn_does_not_need_torch(face: Face) -> None:
+    program = f"""
+import sys
+import lowdnn
+assert "torch" not in sys.modules
+import torch, lowdnn.torch
+with lowdnn.torch.enable({face.device!r}):
+    pass
+"""
+    done = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=True)
+    lines = [line for line in done.stderr.splitlines() if "lowdnn" in line or "verrid" in line]
+    assert (done.stdout, lines) == ("", [])
+
+
+def test_names_are_checked(face: Face) -> None:
+    import lowdnn.torch
+
+    with pytest.raises(BadParamError, match=r"torch\.enable\.operations: expected one of .*, got 'conv'"):
+        face.enable(["conv"])
+    with pytest.raises(BadParamError, match=r"torch\.enable\.device: expected cuda or emulated, got 'cpu'"):
+        lowdnn.torch.enable("cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(NotSupportedError, match="a GPU that torch sees"):
+            lowdnn.torch.enable()
+    assert not lowdnn.torch.is_enabled()
+
+
+def test_explain_shows_paths_and_reasons(face: Face) -> None:
+    import lowdnn.torch
+
+    with face.enable(["convolution"]):
+        x, w = operands(face)
+        torch.conv2d(x, w)
+        torch.conv2d(x[:0], w)
+    shown = lowdnn.torch.explain().splitlines()
+    assert shown[0].split() == ["operation", "calls", "kernel", "reason"]
+    assert any(line.startswith("convolution ") and line.endswith("native  a tensor without elements") for line in shown)
+
+
+def test_profiles_name_the_case(face: Face) -> None:
+    x, w = operands(face)
+    with face.enable(["convolution"]), torch.profiler.profile() as profile:
+        torch.conv2d(x, w)
+    names = [event.key for event in profile.key_averages()]
+    assert "lowdnn::convolution conv n=1 c=3 hw=6x6 k=4 rs=3x3 layout=nchw" in names
+
+
+def test_compiled_programs_take_the_same_path(face: Face) -> None:
+    compiled = torch.compile(torch.conv2d, backend="aot_eager", fullgraph=True)
+    x, w = operands(face)
+    calls = taken(face)
+    with face.enable(["convolution"]):
+        y = compiled(x, w)
+    assert taken(face) == calls + 1
+    assert torch.equal(y, torch.conv2d(x, w))
+
+
+def test_benchmark_mode_tunes(face: Face) -> None:
+    x, w = face.integers(2, 4, 9, 9, dtype=torch.float32), face.integers(4, 4, 3, 3, dtype=torch.float32)
+    with face.enable(["convolution"]), torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
+        y = torch.conv2d(x, w)
+    assert torch.equal(y, torch.conv2d(x.double(), w.double()).float())
+
+
+def test_a_thousand_steps_take_no_more_memory(face: Face) -> None:
+    x, w = operands(face)
+    with face.enable(["convolution"]):
+        torch.conv2d(x, w)
+        count = objects()
+        for _ in range(1000 if face.device == "cuda" else 100):
+            torch.conv2d(x, w)
+        assert objects() <= count + 50
