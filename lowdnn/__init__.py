@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from lowdnn.frontend.graph_sequence import GraphSequence
     from lowdnn.frontend.handles import create_handle
     from lowdnn.frontend.kernel_sets import build_kernels, kernel_set
+    from lowdnn.frontend.layouts import channels_last_strides
     from lowdnn.frontend.python_graph import pygraph
     from lowdnn.frontend.streams import create_event, create_stream
     from lowdnn.frontend.workspace_pool import WorkspacePool
     from lowdnn.heuristics.tuning.tuner import TuningOptions
-    from lowdnn.ops.tensor import channels_last_strides
     from lowdnn.runtime.bundle import Bundle
     from lowdnn.runtime.bundle_file import load_bundle
     from lowdnn.runtime.plan_cache import PlanCache
@@ -48,7 +48,7 @@ _HOMES = {
     "TuningOptions": "lowdnn.heuristics.tuning.tuner",
     "DeviceTensor": "lowdnn.frontend.device_tensor",
     "build_kernels": "lowdnn.frontend.kernel_sets",
-    "channels_last_strides": "lowdnn.ops.tensor",
+    "channels_last_strides": "lowdnn.frontend.layouts",
     "create_event": "lowdnn.frontend.streams",
     "create_handle": "lowdnn.frontend.handles",
     "create_stream": "lowdnn.frontend.streams",

@@ -56,7 +56,7 @@ def tune(
     with handle.entered("tune"), tuner(handle, options, arch, given) as tuning:
         found = next(tuning.tune((graph,)), None)
     if found is None:
-        raise BadParamError.at("tuning.budget_s", expected="more than 0", got=options.budget_s)
+        raise BadParamError.at("tuning.budget_s", expected="the time of a round", got=options.budget_s)
     if isinstance(found, LowdnnError):
         raise found
     if options.scope.is_whole:

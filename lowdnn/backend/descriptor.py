@@ -20,12 +20,12 @@ from lowdnn.backend.values import (
     HostAddress,
     ReadAddress,
     as_sequence,
-    check_count,
     checked,
     holds_addresses,
     is_enum_number,
     returned,
 )
+from lowdnn.checks import integer
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import Attribute, attributes_of
 from lowdnn.status import (
@@ -122,7 +122,7 @@ class Descriptor:
         elements = self._elements(slot, _type_of(slot, slot.read_types, attribute_type), given)
         if requested_count is None:
             return elements
-        check_count(f"{slot.where}.requested_count", requested_count)
+        integer(requested_count, f"{slot.where}.requested_count", 0)
         return elements[:requested_count]
 
     def is_question(self, name: AttributeName) -> bool:
@@ -246,7 +246,7 @@ def _type_of(slot: Slot, types: tuple[AttributeType, ...], attribute_type: Attri
 
 def _check_count(slot: Slot, count: int) -> None:
     if count < 0:
-        check_count(f"{slot.where}.count", count)
+        integer(count, f"{slot.where}.count", 0)
     if count < slot.least_count:
         raise SizeInsufficientError.at(f"{slot.where}.count", expected="at least 1 element", got=0)
     if count > slot.max_count:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lowdnn.arch.specs import ArchSpec, spec_for
+from lowdnn.checks import instance, integer, optional, shown
 from lowdnn.config import CompilePolicy, Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute, Driver
@@ -78,7 +79,7 @@ class Handle(ProcessBound):
         self.arch = _arch_from(runtime.driver, runtime.context.device, runtime.context.attribute)
         self.bundled_plans = BundledPlans(self.arch, runtime.shipped, runtime.counters)
         self.records = records_of(runtime.config, runtime.sources, takes_estimates=self.cuda_device is None)
-        self.tuning = _tuning(runtime.config)
+        self._tuning = _tuning(runtime.config)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
@@ -113,22 +114,38 @@ class Handle(ProcessBound):
         plan_cache: shared with other handles; by default one of the handle's own.  config: the environment's, if left
         out.
         """
-        settings = config or Config.from_environment()
+        settings = optional(config, Config, "handle.config") or Config.from_environment()
         settings = replace(
             settings,
-            device=device or settings.device,
-            emulated_arch=arch or settings.emulated_arch,
-            emulated_policy=policy or settings.emulated_policy,
+            device=optional(device, str, "handle.device") or settings.device,
+            emulated_arch=optional(arch, str, "handle.arch") or settings.emulated_arch,
+            emulated_policy=optional(policy, str, "handle.policy") or settings.emulated_policy,
             compile_policy=settings.compile_policy if compile_policy is None else _compile_policy(compile_policy),
         )
-        runtime = Runtime.open(device=ordinal, config=settings, faults=faults, bundle=bundle)
+        cache = optional(plan_cache, PlanCache, "handle.plan_cache")
+        runtime = Runtime.open(
+            device=integer(ordinal, "handle.ordinal", 0),
+            config=settings,
+            faults=instance(faults, str, "handle.faults"),
+            bundle=optional(bundle, Bundle, "handle.bundle", "None, or a Bundle, which load_bundle gives"),
+        )
         handle = cls.__new__(cls)
         try:
-            Handle.__init__(handle, runtime, plan_cache=plan_cache)  # a subclass's constructor may take other arguments
+            Handle.__init__(handle, runtime, plan_cache=cache)  # a subclass's constructor may take other arguments
             return handle
         except BaseException:
             runtime.close()
             raise
+
+    @property
+    def tuning(self) -> TuningOptions | None:
+        return self._tuning
+
+    @tuning.setter
+    def tuning(self, options: TuningOptions | None) -> None:
+        from lowdnn.heuristics.tuning.tuner import TuningOptions  # most programs never tune
+
+        self._tuning = optional(options, TuningOptions, "handle.tuning", "TuningOptions or None")
 
     def set_stream(self, stream: object) -> None:
         """Work goes into ``stream`` from now on: an integer, or an object with ``__cuda_stream__``.
@@ -262,10 +279,10 @@ class Handle(ProcessBound):
 
 
 def _compile_policy(given: object) -> CompilePolicy:
-    if given not in list(CompilePolicy):
+    if not isinstance(given, str) or given not in list(CompilePolicy):
         rule = "one of " + ", ".join(CompilePolicy)
-        raise BadParamError.at("handle.compile_policy", expected=rule, got=repr(given))
-    return CompilePolicy(str(given))
+        raise BadParamError.at("handle.compile_policy", expected=rule, got=shown(given))
+    return CompilePolicy(given)
 
 
 def arch_of_device(ordinal: int) -> ArchSpec:

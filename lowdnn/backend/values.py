@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lowdnn.backend.handle import Handle
+from lowdnn.checks import integer
 from lowdnn.enums import AttributeType, DataType
 from lowdnn.runtime.parameters import read_host_value
 from lowdnn.runtime.variant_pack import LOWEST_HOST_ADDRESS
@@ -57,21 +58,13 @@ def is_enum_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_count(where: str, count: object) -> None:
-    """Raises AttributeTypeError for a count that is no integer, OutOfBoundError for a negative one."""
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise AttributeTypeError.at(where, expected="an integer", got=f"{count!r}"[:200])
-    if count < 0:
-        raise OutOfBoundError.at(where, expected="0 or more", got=count)
-
-
 def as_sequence(where: str, attribute_type: AttributeType, values: object, count: int | None) -> Sequence[Any]:
     """``values`` (one element, a sequence, or text for CHAR) as a sequence of ``count`` elements."""
     if isinstance(values, str) and attribute_type is not AttributeType.CHAR:
         raise AttributeTypeError.at(where, expected=f"elements of {attribute_type.name}", got=repr(values))
     elements = values if isinstance(values, Sequence) else _elements_of(values)
     if count is not None:
-        check_count(f"{where}.count", count)
+        integer(count, f"{where}.count", 0)
     if count is not None and count != len(elements):
         raise BadParamError.at(f"{where}.count", expected=f"{len(elements)}, the elements given", got=count)
     return elements

@@ -7,20 +7,13 @@ text. All raise AttributeTypeError (a BadParamError and a TypeError), or OutOfBo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 from fractions import Fraction
-from typing import Any, SupportsFloat, SupportsIndex, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
+from lowdnn import checks
+from lowdnn.checks import INT64_MAX, index, sequence, shown
 from lowdnn.status import AttributeTypeError, OutOfBoundError
-
-#: Extents, strides and uids are signed 64-bit integers.
-INT64_MAX = 2**63 - 1
-
-#: The most characters of a value that messages show.
-_LONGEST = 200
 
 
 class NumberedEnum(Enum):
@@ -42,13 +35,8 @@ E = TypeVar("E", bound=NumberedEnum)
 
 
 def integer(value: object, where: str, least: int = -(2**63), most: int = INT64_MAX) -> int:
-    """An integer from ``least`` to ``most``."""
-    number = _index(value)
-    if number is None:
-        raise AttributeTypeError.at(where, expected="an integer", got=shown(value))
-    if not least <= number <= most:
-        raise OutOfBoundError.at(where, expected=f"{least} to {most}", got=number)
-    return number
+    """An integer from ``least`` to ``most``, or a bool."""
+    return checks.integer(int(value) if isinstance(value, bool) else value, where, least, most)
 
 
 def integers(values: object, where: str, least: int = -(2**63)) -> tuple[int, ...]:
@@ -63,16 +51,6 @@ def integers(values: object, where: str, least: int = -(2**63)) -> tuple[int, ..
         raise OutOfBoundError.at(where, expected=limits, got=list(found)) from None
 
 
-def sequence(values: object, where: str, elements: str) -> tuple[Any, ...]:
-    """The elements of a list, an array or any other iterable; ``elements`` names them in messages."""
-    if not isinstance(values, (str, bytes)) and isinstance(values, Iterable):
-        try:
-            return tuple(values)
-        except TypeError:  # an array of no dimensions
-            pass
-    raise AttributeTypeError.at(where, expected=f"a sequence of {elements}", got=shown(values))
-
-
 def rationals(values: object, where: str) -> tuple[int | Fraction, ...]:
     """A sequence of integers and fractions; whole fractions become integers."""
     return tuple(
@@ -83,8 +61,8 @@ def rationals(values: object, where: str) -> tuple[int | Fraction, ...]:
 
 def number(value: object, where: str, expected: str = "a number") -> float | int:
     """A number; NaN and infinities are numbers."""
-    whole = _index(value)
-    found = _real(value) if whole is None else whole
+    whole = index(value)
+    found = checks.real(value) if whole is None else whole
     if found is None:
         raise AttributeTypeError.at(where, expected=expected, got=shown(value))
     return found
@@ -132,37 +110,6 @@ def member(wanted: type[E], value: object, where: str) -> E:
 def members(wanted: type[E], values: object, where: str) -> tuple[E, ...]:
     """A sequence of members of the enum ``wanted``."""
     return tuple(member(wanted, value, where) for value in sequence(values, where, f"members of {wanted.__name__}"))
-
-
-def shown(value: object) -> str:
-    """``value`` in a message: short, whatever its ``__repr__`` does."""
-    try:
-        text = repr(value)
-    except Exception:  # the caller's own code
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _index(value: object) -> int | None:
-    """The result of ``__index__`` as a plain integer."""
-    if type(value) is int:  # the question below takes some microseconds
-        return value
-    if not isinstance(value, SupportsIndex):
-        return None
-    try:
-        return int(value.__index__())
-    except (TypeError, ValueError, RuntimeError):  # an array that is no integer
-        return None
-
-
-def _real(value: object) -> float | None:
-    """The result of ``__float__``, unless an imaginary part would be lost."""
-    if not isinstance(value, SupportsFloat) or isinstance(value, (complex, np.complexfloating)):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # an array of several elements
-        return None
 
 
 def _whole(value: object) -> object:

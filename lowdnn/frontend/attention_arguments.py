@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lowdnn.frontend.arguments import boolean, integer, member, sequence, shown
+from lowdnn.checks import sequence, shown
+from lowdnn.frontend.arguments import boolean, integer, member
 from lowdnn.frontend.enums import diagonal_alignment
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.status import AttributeTypeError, BadParamError

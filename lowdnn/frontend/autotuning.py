@@ -7,9 +7,9 @@ from typing import Any
 
 from lowdnn.backend.autotuning import tune
 from lowdnn.backend.handle import Handle
+from lowdnn.checks import integer, integers, mapping, sequence
 from lowdnn.enums import KnobType
 from lowdnn.frontend.addresses import Need, device_getter
-from lowdnn.frontend.arguments import integer, integers, real
 from lowdnn.frontend.enums import backend_knob, knob_type
 from lowdnn.frontend.host_values import host_getter
 from lowdnn.frontend.keys import Keys
@@ -17,7 +17,7 @@ from lowdnn.frontend.plan_methods import PlanMethods
 from lowdnn.frontend.plans import PlanEntry, PlanList
 from lowdnn.heuristics.tuning.search import Scope
 from lowdnn.heuristics.tuning.tuner import Tuned, TuningOptions
-from lowdnn.status import AttributeTypeError, BadParamError
+from lowdnn.status import BadParamError
 
 
 class AutotuneMethods(PlanMethods):
@@ -35,7 +35,8 @@ class AutotuneMethods(PlanMethods):
     ) -> Tuned:
         """Times plans of the graph in its handle's stream, and selects the fastest for ``execute``.
 
-        tensor_dict: inputs as for ``execute``, which are copied; numbers by chance for those that are not given.
+        tensor_dict: inputs as for ``execute``, which are copied, and outputs, which are passed over; numbers by chance
+        for inputs that are not given.
         budget_s: seconds after which no further round of timing begins.  workspace_limit: the most bytes that a plan
         may need.  engines: their names or global indices; all where there are none.  knobs: the value, or the values,
         that a knob may have.  processes: how many compile kernels beforehand; threads do where it is 0.
@@ -53,13 +54,9 @@ class AutotuneMethods(PlanMethods):
         if self._is_without_device:
             raise BadParamError.at(f"pygraph {self.name!r}", expected="a device to tune on", got="only its properties")
         plans, handle = self._planned(), self._open_handle()
-        scope = Scope(
-            None if workspace_limit is None else integer(workspace_limit, "autotune.workspace_limit", 0),
-            tuple(self._engine_name(engine) for engine in engines),
-            {} if knobs is None else _values_of(knobs),
-            plans.barred_plan,
-        )
-        options = TuningOptions(scope, _positive(budget_s), processes=integer(processes, "autotune.processes", 0, 256))
+        names = tuple(self._engine_name(engine) for engine in sequence(engines, "autotune.engines", "engines"))
+        scope = Scope(workspace_limit, names, {} if knobs is None else _values_of(knobs), plans.barred_plan)
+        options = TuningOptions(scope, budget_s, processes=processes)
         kept: list[object] = []
         given = {} if tensor_dict is None else _given(plans, self._complete(tensor_dict), handle, kept)
         tuned = tune(handle, plans.graph, options, plans.arch, given)
@@ -69,7 +66,7 @@ class AutotuneMethods(PlanMethods):
 
     def _engine_name(self, engine: str | int) -> str:
         if not isinstance(engine, str):
-            return self._engine(engine).name
+            return self._engine(integer(engine, "autotune.engines", 0, self.get_engine_count() - 1)).name
         if self._engines().named(engine) is None:
             raise BadParamError.at("autotune.engines", expected="names of engines", got=repr(engine))
         return engine
@@ -91,26 +88,20 @@ class AutotuneMethods(PlanMethods):
 
 
 def _values_of(knobs: object) -> dict[KnobType, tuple[int, ...]]:
-    if not isinstance(knobs, Mapping):
-        raise AttributeTypeError.at("autotune.knobs", expected="a dict of knob_type", got=repr(knobs))
+    where = "autotune.knobs"
     return {
-        backend_knob(kind): integers(values if isinstance(values, Sequence) else (values,), f"autotune.knobs[{kind!r}]")
-        for kind, values in knobs.items()
+        backend_knob(kind, where): integers(values if isinstance(values, Sequence) else (values,), f"{where}[{kind!r}]")
+        for kind, values in mapping(knobs, where, "knob_type").items()
     }
-
-
-def _positive(budget_s: float) -> float:
-    found = real(budget_s, "autotune.budget_s")
-    if not found > 0:
-        raise BadParamError.at("autotune.budget_s", expected="more than 0", got=budget_s)
-    return found
 
 
 def _given(plans: PlanList, values: object, handle: Handle, kept: list[object]) -> dict[int, int]:
     """The addresses of the inputs among ``values`` by uid; ``kept`` keeps what they are addresses of."""
-    if not isinstance(values, Mapping):
-        raise AttributeTypeError.at("autotune.tensor_dict", expected="a dict of tensors", got=repr(values))
-    keys = Keys(plans.tensors, values)
+    where = "autotune.tensor_dict"
+    given = mapping(values, where, "tensors")
+    keys = Keys(plans.tensors, given)
+    if keys.unknown:
+        raise BadParamError.at(where, expected="tensors of the graph", got="others too", hint=keys.explain_unknown())
     inputs = {tensor.uid: tensor for tensor in plans.graph.inputs if tensor.constant_value is None}
     found: dict[int, int] = {}
     for uid, key in keys.by_uid.items():
@@ -118,7 +109,7 @@ def _given(plans: PlanList, values: object, handle: Handle, kept: list[object]) 
             continue
         tensor = inputs[uid]
         need = Need(f"autotune.tensor_dict[{tensor.name!r} (uid {uid})]", tensor.span_bytes, tensor.data_type, False)
-        value = values[key]
+        value = given[key]
         getter = host_getter(value, tensor.data_type) if tensor.is_by_value else device_getter(value)
         found[uid] = getter(value, handle, need, kept)
     return found

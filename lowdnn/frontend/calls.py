@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
-from lowdnn.frontend.arguments import integer, integers, number, shown
+from lowdnn.checks import shown
+from lowdnn.frontend.arguments import integer, integers, number
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.checks import shown
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import NumberedEnum, shown
+from lowdnn.frontend.arguments import NumberedEnum
 from lowdnn.status import UnsupportedDataTypeError
 
 

@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
+from lowdnn.checks import instance, integer, integers
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import integer, integers, shown
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
 from lowdnn.frontend.tensor_views import permuted, reshaped, sliced
 from lowdnn.ops.tensor import has_overlap, packed_strides, span_elements
@@ -45,8 +45,7 @@ def from_numpy(
     place), DeviceAllocationFailedError. Waits for the copy.
     """
     _check_array(array, "from_numpy.array")
-    if not isinstance(handle, Handle):
-        raise AttributeTypeError.at("from_numpy.handle", expected="a Handle", got=repr(handle))
+    instance(handle, Handle, "from_numpy.handle")
     chosen = _data_type_for(array, data_type)
     chosen_strides = packed_strides(array.shape) if strides is None else integers(strides, "from_numpy.strides")
     if len(chosen_strides) != array.ndim or any(stride < 0 for stride in chosen_strides):
@@ -244,8 +243,7 @@ class DeviceTensor(ProcessBound):
 def _allocated(
     method: str, shape: Sequence[int], handle: Handle, kind: DataTypeLike, strides: Sequence[int] | None
 ) -> DeviceTensor:
-    if not isinstance(handle, Handle):
-        raise AttributeTypeError.at(f"{method}.handle", expected="a Handle", got=shown(handle))
+    instance(handle, Handle, f"{method}.handle")
     dims, steps = _layout(method, shape, strides)
     where = f"{method}.data_type"
     return DeviceTensor(handle, dims, steps, to_backend(as_data_type(kind, where), where))

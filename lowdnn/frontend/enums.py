@@ -309,11 +309,11 @@ def backend_routing(mode: moe_grouped_matmul_mode) -> MoeGroupedMatmulMode:
     return MoeGroupedMatmulMode[mode.name]
 
 
-def backend_knob(knob: knob_type) -> KnobType:
-    if member(knob_type, knob, "knob_type") is knob_type.NOT_SET:
-        raise BadParamError.at("knob_type", expected="a knob", got="NOT_SET")
+def backend_knob(knob: knob_type, where: str) -> KnobType:
+    if member(knob_type, knob, where) is knob_type.NOT_SET:
+        raise BadParamError.at(where, expected="a knob", got="NOT_SET")
     if knob.name not in KnobType.__members__:
-        raise NotSupportedError.at("knob_type", expected="a knob that an engine has", got=knob.name)
+        raise NotSupportedError.at(where, expected="a knob that an engine has", got=knob.name)
     return KnobType[knob.name]
 
 

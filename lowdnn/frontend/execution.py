@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from lowdnn.backend.at_hand import load
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.override_shapes import KeptShapes, Shapes, candidate_with
+from lowdnn.checks import sequence, shown
 from lowdnn.frontend.addresses import AddressOf, Need, device_getter, integer_address
-from lowdnn.frontend.arguments import integers, sequence, shown
+from lowdnn.frontend.arguments import integers
 from lowdnn.frontend.array_layouts import LayoutWatch
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.host_values import host_getter, host_scalar

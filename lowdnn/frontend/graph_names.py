@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lowdnn.frontend.arguments import shown
+from lowdnn.checks import shown
 from lowdnn.frontend.calls import Call
 from lowdnn.frontend.graph_nodes import output_port
 from lowdnn.frontend.graph_tensor import Tensor

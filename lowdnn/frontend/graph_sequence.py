@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any, Protocol, Self
 
 from lowdnn.backend.handle import Handle
+from lowdnn.checks import mapping, optional, sequence, shown
 from lowdnn.frontend.addresses import Need, device_getter
-from lowdnn.frontend.arguments import sequence, shown, text
+from lowdnn.frontend.arguments import text
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.workspace_pool import WorkspacePool
 from lowdnn.plan import Plan, PlanTensor
@@ -140,7 +141,7 @@ class GraphSequence:
         """
         if not hasattr(graph, "plan"):
             raise AttributeTypeError.at(f"{_WHERE}.add.graph", expected="a pygraph that is built", got=shown(graph))
-        names = _names(graph, {} if tensors is None else tensors)
+        names = _names(graph, {} if tensors is None else mapping(tensors, f"{_WHERE}.add.tensors", "names by tensor"))
         # Inputs may share a name; the largest says how many bytes are read.
         ordered = sorted(graph.plan.tensors, key=lambda tensor: tensor.size_bytes)
         named = {names[tensor.uid]: tensor for tensor in ordered if tensor.uid in names}
@@ -162,7 +163,11 @@ class GraphSequence:
 
     @cached_property
     def memory(self) -> SequenceMemory:
-        """The places in the arena and its size; needs no device."""
+        """The places in the arena and its size; needs no device.
+
+        Raises BadParamError where ``outputs`` has a name that no tensor has.
+        """
+        self._check_outputs()
         tensors = self._intermediates()
         workspaces = {
             f"workspace of step {number}": Lifetime(step.workspace_bytes, number, number)
@@ -192,7 +197,7 @@ class GraphSequence:
         handle: by default the handle of the first graph.
         Raises BadParamError for a name that is missing or unknown, and what ``pygraph.execute`` raises.
         """
-        chosen = handle or self.handle
+        chosen = optional(handle, Handle, f"{_WHERE}.execute.handle") or self.handle
         self._check_values(values)
         need = Need(f"{_WHERE}.execute.workspace", self.get_workspace_size())
         if not need.size_bytes:
@@ -255,14 +260,21 @@ class GraphSequence:
             if name not in self._outputs and used[name][0] == first < used[name][-1]
         }
 
+    def _check_outputs(self) -> None:
+        names = self._names()
+        if not self._outputs <= names:
+            expected, got = f"some of {', '.join(sorted(names))}", ", ".join(sorted(self._outputs - names))
+            raise BadParamError.at(f"{_WHERE}.outputs", expected=expected, got=got)
+
+    def _names(self) -> set[str]:
+        return {name for step in self._steps for name in step.tensors}
+
     def _check_values(self, values: object) -> None:
         where = f"{_WHERE}.execute.values"
-        if not isinstance(values, Mapping):
-            raise AttributeTypeError.at(where, expected="a dict of values by name", got=shown(values))
-        names = {name for step in self._steps for name in step.tensors}
-        names -= {placed.name for placed in self.memory.tensors}
-        if names != values.keys():
-            missing, unknown = sorted(names - values.keys()), sorted(map(str, values.keys() - names))
+        given = mapping(values, where, "values by name").keys()
+        names = self._names() - {placed.name for placed in self.memory.tensors}
+        if names != given:
+            missing, unknown = sorted(names - given), sorted(map(str, given - names))
             got = f"no {', '.join(missing)}" if missing else f"{', '.join(unknown)} besides"
             raise BadParamError.at(where, expected=f"values for {', '.join(sorted(names))}", got=got)
 

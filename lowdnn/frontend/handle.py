@@ -6,12 +6,11 @@ from functools import cached_property
 from typing import Self
 
 from lowdnn.backend.handle import Handle as BackendHandle
+from lowdnn.checks import integer, optional
 from lowdnn.config import Config
-from lowdnn.frontend.arguments import integer, shown
 from lowdnn.frontend.device_info import DeviceInfo
 from lowdnn.runtime.plan_cache import PlanCache
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.status import AttributeTypeError
 
 
 class Handle(BackendHandle):
@@ -34,7 +33,7 @@ class Handle(BackendHandle):
         """
         device = 0 if ordinal is None else integer(ordinal, "Handle.ordinal", 0)
         number = None if backend_handle is None else integer(backend_handle, "Handle.backend_handle")
-        cache = checked_plan_cache(plan_cache, "Handle.plan_cache")
+        cache = optional(plan_cache, PlanCache, "Handle.plan_cache")
         super().__init__(Runtime.open(device=device, config=Config.from_environment()), plan_cache=cache)
         self._number = number
         if stream is not None:
@@ -51,6 +50,7 @@ class Handle(BackendHandle):
         plan_cache: shared with other handles; by default one of the handle's own.
         """
         other.check_open("create_handle.same_device_as")
+        cache = optional(plan_cache, PlanCache, "create_handle.plan_cache")
         runtime = Runtime(
             other.runtime.driver,
             device=other.runtime.context.device,
@@ -58,7 +58,7 @@ class Handle(BackendHandle):
             bundle=other.runtime.bundle,
         )
         handle = cls.__new__(cls)
-        BackendHandle.__init__(handle, runtime, plan_cache=plan_cache)
+        BackendHandle.__init__(handle, runtime, plan_cache=cache)
         return handle
 
     @property
@@ -72,10 +72,3 @@ class Handle(BackendHandle):
     def device(self) -> DeviceInfo:
         """The facts of the handle's device."""
         return DeviceInfo(self.runtime.context.device, self.runtime.driver)
-
-
-def checked_plan_cache(given: object, where: str) -> PlanCache | None:
-    """``given`` as a cache or None; raises AttributeTypeError for anything else."""
-    if given is not None and not isinstance(given, PlanCache):
-        raise AttributeTypeError.at(where, expected="a PlanCache", got=shown(given))
-    return given

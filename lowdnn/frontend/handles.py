@@ -6,9 +6,9 @@ import sys
 
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle as BackendHandle
+from lowdnn.checks import instance
 from lowdnn.config import CompilePolicy
-from lowdnn.documents import shown
-from lowdnn.frontend.handle import Handle, checked_plan_cache
+from lowdnn.frontend.handle import Handle
 from lowdnn.mirrored import MIRRORED_CUDNN_VERSION, version_number
 from lowdnn.runtime.bundle import Bundle
 from lowdnn.runtime.plan_cache import PlanCache
@@ -39,12 +39,11 @@ def create_handle(
     GPU share memory, streams and events anyway; otherwise each handle has an emulated device of its own.
     ``plan_cache``: shared with other handles, as ``lowdnn.PlanCache`` says; by default one of the handle's own.
     """
-    cache = checked_plan_cache(plan_cache, "create_handle.plan_cache")
     if same_device_as is not None:
         others = (device, arch, policy, compile_policy, bundle)
         if ordinal or faults or any(given is not None for given in others):
             raise BadParamError.at("create_handle.same_device_as", expected="no other argument", got="others too")
-        return Handle.on_device_of(_checked(same_device_as), cache)
+        return Handle.on_device_of(_checked(same_device_as, "create_handle.same_device_as"), plan_cache)
     return Handle.open(
         device,
         ordinal=ordinal,
@@ -52,8 +51,8 @@ def create_handle(
         policy=policy,
         faults=faults,
         compile_policy=compile_policy,
-        bundle=_bundle(bundle),
-        plan_cache=cache,
+        bundle=bundle,
+        plan_cache=plan_cache,
     )
 
 
@@ -119,14 +118,5 @@ def _text(source: object) -> str:
         raise BadParamError.at(where, expected="text in UTF-8", got=str(error)) from None
 
 
-def _bundle(bundle: object) -> Bundle | None:
-    if bundle is not None and not isinstance(bundle, Bundle):
-        expected = "None, or a Bundle, which load_bundle gives"
-        raise AttributeTypeError.at("create_handle.bundle", expected=expected, got=shown(bundle))
-    return bundle
-
-
-def _checked(handle: object) -> BackendHandle:
-    if not isinstance(handle, BackendHandle):
-        raise AttributeTypeError.at("handle", expected="a Handle, which create_handle gives", got=repr(handle))
-    return handle
+def _checked(handle: object, where: str = "handle") -> BackendHandle:
+    return instance(handle, BackendHandle, where, "a Handle, which create_handle gives")

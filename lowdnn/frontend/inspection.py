@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from typing import Any
 
+from lowdnn.checks import shown
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.graph_nodes import Node
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.listing import listing
 from lowdnn.one_line import one_line
 from lowdnn.ops.base import outputs_of
-from lowdnn.status import BadParamError
+from lowdnn.status import AttributeTypeError, BadParamError
 
 
 class InspectionMethods(GraphBuilder):
@@ -37,7 +38,11 @@ class InspectionMethods(GraphBuilder):
         return next((node for node in self.nodes if node.name == name), None)
 
     def find_tensor(self, name_or_uid: str | int) -> Tensor | None:
-        """The tensor with this name or uid; raises BadParamError for a name that several tensors have."""
+        """The tensor with this name or uid; raises BadParamError for a name that several tensors have, and for a value
+        that is neither."""
+        if not isinstance(name_or_uid, (str, int)):
+            where = "find_tensor.name_or_uid"
+            raise AttributeTypeError.at(where, expected="a name or uid", got=shown(name_or_uid))
         key = Tensor.get_uid if isinstance(name_or_uid, int) else Tensor.get_name
         found = [tensor for tensor in self._tensors if key(tensor) == name_or_uid]
         if len(found) > 1:

@@ -8,8 +8,8 @@ from lowdnn.backend.building import built
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_counted_cases
 from lowdnn.cases.ranges import lines_in
+from lowdnn.checks import instance, integer, sequence
 from lowdnn.enums import HeurMode
-from lowdnn.frontend.arguments import integer, sequence
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.kernel_sets import KernelSet, Shape
@@ -36,15 +36,15 @@ def kernel_set(
 
     Raises BadParamError for a case that is none, or for none at all; NotSupportedError for one that no engine takes.
     """
-    if not isinstance(handle, Handle):
-        raise AttributeTypeError.at("kernel_set.handle", expected="a Handle", got=repr(handle))
+    instance(handle, Handle, "kernel_set.handle")
     most = None if max_kernels is None else integer(max_kernels, "kernel_set.max_kernels", 1)
     return set_for(workload_of(cases, shapes), lambda graph: handle.rank(graph, HeurMode.A), handle.engines, most)
 
 
 def build_kernels(kernels: KernelSet, handle: Handle) -> None:
     """Compiles a set for the handle's device into the disk cache, where any process finds it (topic ``new_shapes``)."""
-    for _ in built(kernels, handle):
+    wanted = instance(kernels, KernelSet, "build_kernels.kernels", "a KernelSet, which kernel_set gives")
+    for _ in built(wanted, instance(handle, Handle, "build_kernels.handle")):
         pass
 
 

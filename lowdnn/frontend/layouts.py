@@ -1,11 +1,18 @@
-"""Strides that a graph infers from those of another tensor."""
+"""Strides of channels last, and those that a graph infers from another tensor's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lowdnn.checks import integers
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.ops import tensor
 from lowdnn.ops.tensor import has_overlap, packed_strides
+
+
+def channels_last_strides(dims: Sequence[int]) -> tuple[int, ...]:
+    """NHWC-like strides for dims given as (n, c, spatial...). Raises BadParamError for what are no extents."""
+    return tensor.channels_last_strides(integers(dims, "channels_last_strides.dims", 0))
 
 
 def strides_like(source: Tensor, dims: Sequence[int]) -> tuple[int, ...]:

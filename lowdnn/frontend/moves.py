@@ -6,8 +6,9 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lowdnn.checks import sequence, shown
 from lowdnn.enums import DataType, ReshapeMode
-from lowdnn.frontend.arguments import integer, integers, sequence, shown
+from lowdnn.frontend.arguments import integer, integers
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type

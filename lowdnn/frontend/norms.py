@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lowdnn.checks import sequence
 from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode
-from lowdnn.frontend.arguments import boolean, integer, real, sequence
+from lowdnn.frontend.arguments import boolean, integer, real
 from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type

@@ -23,11 +23,12 @@ from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.override_shapes import Shapes
+from lowdnn.checks import mapping, optional, shown
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.events import emit, event_logger
-from lowdnn.frontend.arguments import boolean, integer, member, members, shown, text
+from lowdnn.frontend.arguments import boolean, integer, member, members, text
 from lowdnn.frontend.attention import AttentionMethods
 from lowdnn.frontend.attention_gradients import AttentionGradientMethods
 from lowdnn.frontend.autotuning import AutotuneMethods
@@ -193,10 +194,9 @@ class pygraph(
 
     def create_execution_plan(self, engine_id: int, knobs: Mapping[knob_type, int] | None = None) -> Self:
         """Adds the plan of one engine with knob choices; knobs left out take the engine's defaults."""
-        given = {} if knobs is None else knobs
-        if not isinstance(given, Mapping):
-            raise AttributeTypeError.at("create_execution_plan.knobs", expected="a dict of knob_type", got=repr(knobs))
-        choices = {backend_knob(kind): integer(value, f"knobs[{kind!r}]") for kind, value in given.items()}
+        where = "create_execution_plan.knobs"
+        given = {} if knobs is None else mapping(knobs, where, "knob_type")
+        choices = {backend_knob(kind, where): integer(value, f"knobs[{kind!r}]") for kind, value in given.items()}
         self._planned().add(self._engine(engine_id), choices)
         return self
 
@@ -316,11 +316,10 @@ class pygraph(
         Raises BadParamError for a name that the graph does not have, ShapeMismatchError for a NumPy array of another
         shape, and what ``execute`` raises.
         """
-        if handle is not None and not isinstance(handle, Handle):
-            raise AttributeTypeError.at("run.handle", expected="a Handle", got=repr(handle))
-        chosen = handle or self._open_handle()
+        chosen = optional(handle, Handle, "run.handle") or self._open_handle()
+        given = {} if values is None else mapping(values, "run.values", "values by tensor, name or uid")
         self._ready(chosen)
-        return run(self, self._complete({**(values or {}), **named}), chosen)
+        return run(self, self._complete({**given, **named}), chosen)
 
     def get_cuda_graph_retention(self) -> CudaGraphRetention:
         return self._retention

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from lowdnn.backend.handle import Handle
+from lowdnn.checks import shown
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import shown
 from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.output_arrays import output_array, torch_among

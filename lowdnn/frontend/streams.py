@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from lowdnn.backend.handle import Handle
-from lowdnn.frontend.arguments import boolean, integer, shown
+from lowdnn.checks import boolean, instance, integer
 from lowdnn.runtime.event import Event
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import AttributeTypeError
 
 
 def create_stream(handle: Handle, *, priority: int = 0) -> Stream:
@@ -29,6 +28,4 @@ def create_event(handle: Handle, *, is_timed: bool = True) -> Event:
 
 
 def _check(handle: object, call: str) -> None:
-    if not isinstance(handle, Handle):
-        raise AttributeTypeError.at(f"{call}.handle", expected="a Handle", got=shown(handle))
-    handle.check_open(call)
+    instance(handle, Handle, f"{call}.handle").check_open(call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lowdnn.frontend.arguments import integers, shown
+from lowdnn.checks import integers, shown
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError, ShapeMismatchError
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lowdnn.backend.handle import Handle
-from lowdnn.frontend.arguments import integer, sequence, shown
+from lowdnn.checks import instance, integer, sequence, shown
 from lowdnn.runtime import workspace_pool
 from lowdnn.runtime.stream import stream_handle
 from lowdnn.status import AttributeTypeError
@@ -40,9 +40,7 @@ class WorkspacePool(workspace_pool.WorkspacePool):
 
         Raises NotSupportedError for a device without stream-ordered allocation.
         """
-        if not isinstance(handle, Handle):
-            raise AttributeTypeError.at("WorkspacePool.handle", expected="a Handle", got=shown(handle))
-        handle.check_open("WorkspacePool")
+        instance(handle, Handle, "WorkspacePool.handle").check_open("WorkspacePool")
         limit = None if limit_bytes is None else integer(limit_bytes, "WorkspacePool.limit_bytes", 1)
         super().__init__(handle.runtime.driver, handle.runtime.context.device, limit)
 
@@ -50,14 +48,19 @@ class WorkspacePool(workspace_pool.WorkspacePool):
         """Allocates what the largest of ``graphs`` needs in the stream of its handle, which keeps it until ``release``.
 
         A capture of ``execute`` with the pool then allocates nothing.
-        Raises SizeInsufficientError where the limit is too small, DeviceAllocationFailedError.
+        Raises StreamMismatchError for a graph of another device, SizeInsufficientError where the limit is too small,
+        DeviceAllocationFailedError.
         """
-        for graph in sequence(graphs, "WorkspacePool.reserve.graphs", "graphs"):
+        where = "WorkspacePool.reserve.graphs"
+        given = sequence(graphs, where, "graphs")
+        for graph in given:
             if not hasattr(graph, "get_workspace_size"):
-                raise AttributeTypeError.at("WorkspacePool.reserve.graphs", expected="graphs", got=shown(graph))
-        for graph in sorted(graphs, key=lambda graph: -graph.get_workspace_size()):
-            if graph.get_workspace_size():
-                self.reserve_bytes(graph.get_workspace_size(), graph.handle.stream)
+                raise AttributeTypeError.at(where, expected="graphs", got=shown(graph))
+        needs = [(graph.get_workspace_size(), graph.handle) for graph in given if graph.get_workspace_size()]
+        for _, handle in needs:
+            self.check_device(handle.runtime.context, where)
+        for size_bytes, handle in sorted(needs, key=lambda need: -need[0]):
+            self.reserve_bytes(size_bytes, handle.stream)
 
     def reserve_bytes(self, size_bytes: int, stream: object = 0) -> int:
         """The address of ``size_bytes`` in the block of ``stream``, which stays valid until ``release`` or ``close``.

@@ -14,8 +14,9 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 from lowdnn.backend.handle import Handle
+from lowdnn.checks import sequence, shown
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import members, sequence, shown
+from lowdnn.frontend.arguments import members
 from lowdnn.frontend.device_tensor import DeviceTensor
 from lowdnn.frontend.enums import heur_mode
 from lowdnn.frontend.graph_arguments import GraphArguments

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lowdnn.documents import shown
 from lowdnn.runtime.bundle import Bundle, bundle_bytes, bundle_from
-from lowdnn.status import BadParamError, SizeInsufficientError
+from lowdnn.status import AttributeTypeError, BadParamError, SizeInsufficientError
 
 #: The most bytes of a bundle: it is read into memory.
 MAX_BUNDLE_BYTES = 1 << 30
@@ -27,6 +27,8 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
     Raises BadParamError for a file that is damaged or that others may write, SerializationVersionMismatchError for one
     of another version, SizeInsufficientError for one of more than MAX_BUNDLE_BYTES.
     """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise AttributeTypeError.at("load_bundle.path", expected="a path", got=shown(path))
     where = f"bundle {shown(os.fspath(path))}"
     if trust is not True:
         raise BadParamError.at(

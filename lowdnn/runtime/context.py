@@ -27,11 +27,13 @@ from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, Inval
 class Liveness:
     """Whether a context may still be used: one attribute, so that the hot path can afford to ask."""
 
-    __slots__ = ("__weakref__", "is_usable", "reason")
+    __slots__ = ("__weakref__", "closing", "is_usable", "reason")
 
     def __init__(self) -> None:
         self.is_usable = True
         self.reason = ""
+        #: The reason once the context is closed, or the interpreter ends.
+        self.closing = "a closed one; open a new one"
         tell_after_fork(self)
 
     def after_fork(self) -> None:
@@ -140,8 +142,12 @@ class Context(ProcessBound):
                         captured.append((what, destroy))
         self._pending.extend(captured)
 
-    def close(self) -> None:
-        """Releases the primary context; a failure is logged and not raised. Closing twice does nothing."""
+    def close(self, reason: str = "") -> None:
+        """Releases the primary context; a failure is logged and not raised. Closing twice does nothing.
+
+        reason: text that an error of a later call has in place of "a closed one".
+        """
+        self.liveness.closing = reason or self.liveness.closing
         self._release()
 
     def __enter__(self) -> Context:
@@ -175,7 +181,7 @@ class Activated:
 def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:
     if not liveness.is_usable:
         return
-    liveness.end("a closed one; open a new one")
+    liveness.end(liveness.closing)
     try:
         driver.primary_context_release(device)
     except DriverError as error:

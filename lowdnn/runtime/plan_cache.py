@@ -14,12 +14,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Self
 
+from lowdnn.checks import integer
 from lowdnn.forking import tell_after_fork
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.status import AttributeTypeError, NotInitializedError, OutOfBoundError
+from lowdnn.status import NotInitializedError
 
 #: Loaded plans that a cache keeps, unless it is told otherwise.
 MAX_PLANS = 256
@@ -57,8 +58,8 @@ class PlanCache(ProcessBound):
     def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int | None = None) -> None:
         """max_plans: the most loaded plans that are kept.  max_bytes: the most host memory that they take together, by
         default without a limit. A plan that is larger by itself is loaded and not kept."""
-        self.max_plans = _count(max_plans, "PlanCache.max_plans")
-        self.max_bytes = None if max_bytes is None else _count(max_bytes, "PlanCache.max_bytes")
+        self.max_plans = integer(max_plans, "PlanCache.max_plans", 1)
+        self.max_bytes = None if max_bytes is None else integer(max_bytes, "PlanCache.max_bytes", 1)
         self._lock = threading.Lock()
         self._loaded: OrderedDict[tuple[Runtime, Plan], LoadedPlan] = OrderedDict()
         self._homes: list[Runtime] = []
@@ -142,7 +143,7 @@ class PlanCache(ProcessBound):
             self._is_open = False
             homes, self._homes = self._homes, []
         for home in homes:
-            home.close()
+            home.close("that of a closed PlanCache; close the cache behind the handles that share it")
 
     def __enter__(self) -> Self:
         return self
@@ -159,11 +160,3 @@ class PlanCache(ProcessBound):
     def _check_open(self) -> None:
         if not self._is_open:
             raise NotInitializedError.at("PlanCache", expected="an open cache", got="a closed one")
-
-
-def _count(value: object, where: str) -> int:
-    if type(value) is not int:
-        raise AttributeTypeError.at(where, expected="an integer", got=repr(value))
-    if value < 1:
-        raise OutOfBoundError.at(where, expected="1 or more", got=value)
-    return value

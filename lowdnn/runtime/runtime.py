@@ -153,14 +153,15 @@ class Runtime(ProcessBound):
         if plan is not None:
             self.modules.compile(plan.kernels)
 
-    def close(self) -> None:
+    def close(self, reason: str = "") -> None:
         """Unloads modules and releases the context; closing twice does nothing.
 
         Failures of the driver, as they follow a fault on the device, are logged and not raised.
+        reason: as for ``Context.close``.
         """
         with self._using_driver:
             self.modules.close()
-            self.context.close()
+            self.context.close(reason)
         if self._log_handler is not None:
             stop_logging(self._log_handler)
             self._log_handler = None

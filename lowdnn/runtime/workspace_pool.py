@@ -134,7 +134,8 @@ class WorkspacePool(ProcessBound):
         DeviceAllocationFailedError.
         """
         if context.liveness is not self._served:
-            self._check_device(context, where)
+            self.check_device(context, where)
+            self._served = context.liveness
         block = self._blocks.get(stream if stream != _PER_THREAD_STREAM else _key(stream))
         if block is None or size_bytes > block.size_bytes or is_kept:
             block = self._block_for(stream, size_bytes, where, is_kept)
@@ -197,6 +198,12 @@ class WorkspacePool(ProcessBound):
                 self._handovers,
                 self._refusals,
             )
+
+    def check_device(self, context: Context, where: str) -> None:
+        """Raises StreamMismatchError for a context of another device."""
+        if not self.context.is_of_device(context):
+            expected = f"a pool of device {context.device}"
+            raise StreamMismatchError.at(where, expected=expected, got="a pool of another device")
 
     @property
     def is_open(self) -> bool:
@@ -401,12 +408,6 @@ class WorkspacePool(ProcessBound):
             got=found_bytes,
             hint="nothing can be allocated during a capture: call reserve with all graphs before it",
         )
-
-    def _check_device(self, context: Context, where: str) -> None:
-        if not self.context.is_of_device(context):
-            expected = f"a pool of device {context.device}"
-            raise StreamMismatchError.at(where, expected=expected, got="a pool of another device")
-        self._served = context.liveness
 
     def _check_open(self) -> None:
         if not self._is_open:

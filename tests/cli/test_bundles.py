@@ -140,7 +140,7 @@ def test_a_bundle_of_another_device_is_refused(bundle: Path) -> None:
     found = lowdnn.load_bundle(bundle, trust=True)
     with raises(ArchMismatchError, "bundle.arch", expected="sm_80, as this device", got="sm_90a"):
         lowdnn.create_handle("emulated", arch="sm_80", bundle=found)
-    with raises(AttributeTypeError, "create_handle.bundle", expected="None, or a Bundle", got="'a/path'"):
+    with raises(AttributeTypeError, "handle.bundle", expected="None, or a Bundle", got="'a/path'"):
         lowdnn.create_handle("emulated", bundle="a/path")  # type: ignore[arg-type]
     with lowdnn.create_handle("emulated", bundle=found) as handle:
         assert lowdnn.create_handle(same_device_as=handle).runtime.bundle is found

@@ -116,6 +116,8 @@ def test_what_is_no_number(use: Callable[[Graph, Any], object], value: object) -
         lambda g: built().deselect_numeric_notes([1]),
         lambda g: built().select_behavior_notes(cudnn.behavior_note.RUNTIME_COMPILATION),
         lambda g: built().get_plan_name_at_index("0"),
+        lambda g: g.find_tensor(None),
+        lambda g: g.find_tensor(np.zeros(2)),
     ],
 )
 def test_what_has_the_wrong_type(use: Callable[[Graph], object]) -> None:

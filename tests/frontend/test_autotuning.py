@@ -89,6 +89,8 @@ def test_given_inputs_stay_as_they_are(on_device: Handle) -> None:
 
 def test_inputs_are_checked_as_for_execute(handle: Handle) -> None:
     graph = product(handle)
+    with pytest.raises(BadParamError, match=r"autotune.tensor_dict: expected tensors of the graph.*no 'A', 5, and"):
+        graph.autotune({"A": 1, 5: 2, None: 3})
     small = lowdnn.empty((1, 2, 2), data_type=data_type.FLOAT, handle=handle)
     with pytest.raises(BadParamError, match=r"autotune.tensor_dict\['a' \(uid"):
         graph.autotune({"a": small})
@@ -97,9 +99,11 @@ def test_inputs_are_checked_as_for_execute(handle: Handle) -> None:
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [
-        ({"budget_s": 0}, "autotune.budget_s"),
+        ({"budget_s": 0}, "tuning.budget_s"),
+        ({"budget_s": float("nan")}, "tuning.budget_s"),
+        ({"workspace_limit": True}, "tuning.workspace_limit"),
         ({"engines": ["none"]}, "autotune.engines"),
-        ({"workspace_limit": -1}, "autotune.workspace_limit"),
+        ({"workspace_limit": -1}, "tuning.workspace_limit"),
         ({"knobs": {knob_type.TILE_M: ["many"]}}, "autotune.knobs"),
     ],
 )

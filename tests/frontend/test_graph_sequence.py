@@ -311,6 +311,8 @@ def test_misuse_is_refused(handle: Handle) -> None:
         with pytest.raises(BadParamError, match=f"execute.values: expected values for step, t0, t2, got {got}"):
             sequence.execute(values, arena)
     values = {"t0": x, "t2": x, "step": 1.0}
+    with pytest.raises(BadParamError, match=r"GraphSequence\.outputs: expected some of step, x, y, got nope"):
+        lowdnn.GraphSequence(["nope", "y"]).add(graph).execute({})
     with pytest.raises(BadParamError, match=r"execute\.workspace: expected 511 bytes, or a WorkspacePool, got None"):
         sequence.execute(values)
     with pytest.raises(SizeInsufficientError, match=r"execute\.workspace: expected at least 511 bytes, got 256 bytes"):

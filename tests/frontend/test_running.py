@@ -90,7 +90,7 @@ def test_a_graph_that_was_read(handle: Handle) -> None:
         ({"a": A[0], "b": B, "shift": 0}, ShapeMismatchError, "run.a: expected [1, 3, 4], got [3, 4]"),
         ({"a": A, "b": B, "shift": np.zeros(2)}, AttributeTypeError, "a host array of one element"),
         ({"a": A.tolist(), "b": B, "shift": 0}, AttributeTypeError, "run.a: expected a NumPy array, or what execute"),
-        ({"a": A, "b": B, "shift": 0, "handle": 3}, AttributeTypeError, "run.handle: expected a Handle, got 3"),
+        ({"a": A, "b": B, "shift": 0, "handle": 3}, AttributeTypeError, "run.handle: expected a Handle or None, got 3"),
     ],
 )
 def test_bad_values(handle: Handle, values: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -99,11 +99,11 @@ def test_enums_convert() -> None:
     assert backend_reduction(cudnn.reduction_mode.AVG) is ReduceTensorOp.AVG
     for knob in cudnn.knob_type:
         if knob and not cudnn.is_frontend_knob_type(knob):
-            assert frontend_knob(backend_knob(knob)) is knob
+            assert frontend_knob(backend_knob(knob, "knob")) is knob
     with pytest.raises(NotSupportedError, match="OPENSOURCE"):
         backend_mode(cudnn.heur_mode.OPENSOURCE)
-    with pytest.raises(NotSupportedError, match="knob_type: expected a knob that an engine has, got PACK_GQA"):
-        backend_knob(cudnn.knob_type.PACK_GQA)
+    with pytest.raises(NotSupportedError, match="knob: expected a knob that an engine has, got PACK_GQA"):
+        backend_knob(cudnn.knob_type.PACK_GQA, "knob")
     with pytest.raises(BadParamError, match="NOT_SET"):
         backend_reduction(cudnn.reduction_mode.NOT_SET)
 

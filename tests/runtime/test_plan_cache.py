@@ -132,13 +132,18 @@ def test_threads_share_a_cache(handle: Handle) -> None:
 
 
 def test_misuse_is_refused(handle: Handle, cache: PlanCache) -> None:
-    with pytest.raises(OutOfBoundError, match=r"PlanCache\.max_plans: expected 1 or more, got 0"):
+    with pytest.raises(OutOfBoundError, match=r"PlanCache\.max_plans: expected 1 to .*, got 0"):
         PlanCache(0)
     with pytest.raises(AttributeTypeError, match=r"PlanCache\.max_bytes: expected an integer, got 2.5"):
         PlanCache(max_bytes=2.5)  # type: ignore[arg-type]
-    with pytest.raises(AttributeTypeError, match=r"create_handle\.plan_cache: expected a PlanCache, got 5"):
+    with pytest.raises(AttributeTypeError, match=r"handle\.plan_cache: expected a PlanCache or None, got 5"):
         lowdnn.create_handle("emulated", plan_cache=5)  # type: ignore[arg-type]
+    user = lowdnn.create_handle(same_device_as=handle, plan_cache=cache)
+    loaded = user.load(plan_for(user, 8))
     cache.close()
     cache.close()
+    with pytest.raises(NotInitializedError, match="got that of a closed PlanCache; close the cache behind the handles"):
+        loaded.execute((0, 0), 0, 0)
+    user.close()
     with pytest.raises(NotInitializedError, match="PlanCache: expected an open cache, got a closed one"):
         lowdnn.create_handle(same_device_as=handle, plan_cache=cache)

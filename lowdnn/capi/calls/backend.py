@@ -10,10 +10,10 @@ from lowdnn.backend import Descriptor, create, execute
 from lowdnn.backend.execute import execute_addresses
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
-from lowdnn.backend.values import check_count
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs, write_pointer
 from lowdnn.capi.state import State
+from lowdnn.checks import integer
 from lowdnn.enums import AttributeName, AttributeType
 from lowdnn.runtime.loaded_plan import LoadedPlan, Pointers
 from lowdnn.runtime.switching_plan import SwitchingPlan
@@ -243,8 +243,7 @@ _WRITERS: Mapping[AttributeType, _Writer] = {
 
 
 def _bounded(requested: int) -> int:
-    check_count(f"{_GET}.requestedElementCount", requested)
-    return requested
+    return integer(requested, f"{_GET}.requestedElementCount", 0)
 
 
 CALLS: Mapping[str, Call] = {

@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from itertools import chain, count, islice, product
 from math import log
 
+from lowdnn.checks import instance, integer, integers, mapping, sequence
 from lowdnn.engines.base import Choices, Engine, Knob, LastResort
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for
@@ -60,12 +61,23 @@ class Scope:
     workspace_limit: the most bytes that a plan may need; None for any number.  engines: their names; all where there
     are none.  knobs: the values that these knobs may have.  barred: why the caller does not want a plan, or an empty
     text.
+    Raises AttributeTypeError and OutOfBoundError for other values.
     """
 
     workspace_limit: int | None = None
     engines: tuple[str, ...] = ()
     knobs: Mapping[KnobType, tuple[int, ...]] = field(default_factory=dict)
     barred: Callable[[Plan], str] = lambda plan: ""
+
+    def __post_init__(self) -> None:
+        if self.workspace_limit is not None:
+            # A record's document takes no integer of NumPy.
+            object.__setattr__(self, "workspace_limit", integer(self.workspace_limit, "tuning.workspace_limit", 0))
+        for name in sequence(self.engines, "tuning.engines", "names"):
+            instance(name, str, "tuning.engines", "names of engines")
+        for knob, values in mapping(self.knobs, "tuning.knobs", "knob types").items():
+            instance(knob, KnobType, "tuning.knobs")
+            integers(values, f"tuning.knobs[{knob.name}]")
 
     @property
     def is_whole(self) -> bool:

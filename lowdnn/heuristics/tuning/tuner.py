@@ -18,6 +18,7 @@ from statistics import median
 from lowdnn import __version__
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.cases.naming import case_of
+from lowdnn.checks import instance, integer, positive
 from lowdnn.engines.base import Engine
 from lowdnn.enums import HeurMode
 from lowdnn.events import emit, event_logger
@@ -38,6 +39,8 @@ _AHEAD = 16
 _COMPILING_SHARE = 0.6
 #: Candidates whose variants are timed.
 _REFINED = 3
+#: Compilers that one tuning may start.
+_MOST_PROCESSES = 256
 #: Times of the winner with a warm cache, of which the median is kept.
 _WARM_SAMPLES = 5
 #: Variants of each.
@@ -51,12 +54,19 @@ class TuningOptions:
     budget_s: the seconds after which no further round begins, and no further graph; the graph at hand gets one round.
     most_kernels: candidates of a graph that need kernels which no graph before needed.  processes: how many compile
     beforehand; threads do where it is 0.
+    Raises AttributeTypeError and OutOfBoundError for other values.
     """
 
     scope: Scope = field(default_factory=Scope)
     budget_s: float = float("inf")
     most_kernels: int = 16
     processes: int = 0
+
+    def __post_init__(self) -> None:
+        instance(self.scope, Scope, "tuning.scope")
+        positive(self.budget_s, "tuning.budget_s")
+        integer(self.most_kernels, "tuning.most_kernels", 1)
+        integer(self.processes, "tuning.processes", 0, _MOST_PROCESSES)
 
 
 @dataclass(frozen=True)
