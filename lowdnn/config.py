@@ -31,7 +31,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -139,9 +139,24 @@ def with_first(first: Mapping[str, str], environment: Mapping[str, str] | None =
     return result
 
 
+def with_variables(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this process with the variables ``more``, for a child process."""
+    return dict(os.environ) | dict(more)
+
+
 def put_first(first: Mapping[str, str]) -> None:
     """Makes ``with_first`` the environment of this process and of its children."""
     os.environ.update(with_first(first))
+
+
+def variables(names: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The values of ``names`` in ``environment`` (the process's own by default), stripped, without empty ones.
+
+    For the variables in which launchers tell each process its rank, which ``distributed.place`` understands.
+    """
+    source = _environment() if environment is None else environment
+    found = {name: source.get(name, "").strip() for name in names}
+    return {name: text for name, text in found.items() if text}
 
 
 def bytes_from(text: str) -> int | None:

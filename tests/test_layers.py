@@ -70,7 +70,7 @@ LIBRARY = Order(
         ("backend",),
         ("adv",),
         ("bench", "capi", "frontend"),
-        ("torch",),
+        ("distributed", "torch"),
         ("guide",),
         ("cli",),
         ("__main__",),

@@ -1,0 +1,154 @@
+"""The base of the communicators: checks of arguments, groups, and the end after a failure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from lowdnn.distributed.communicator import ReduceOp
+from lowdnn.distributed.errors import CommunicationError, PeerFailedError
+from lowdnn.distributed.operands import Checks, Operand
+from lowdnn.runtime.context import Context
+from lowdnn.runtime.process_bound import ProcessBound
+from lowdnn.runtime.stream import Stream
+from lowdnn.status import BadParamError, InvalidValueError, NotInitializedError
+
+
+class BaseCommunicator(ProcessBound, ABC):
+    """A Communicator whose subclass only moves data: the underscored methods get arguments that are checked."""
+
+    def __init__(self, rank: int, size: int, context: Context, timeout_s: float) -> None:
+        if not timeout_s > 0:
+            raise InvalidValueError.at("Communicator.timeout_s", expected="more than 0 seconds", got=timeout_s)
+        self.rank = rank
+        self.size = size
+        self.context = context
+        self.timeout_s = timeout_s
+        self._checks = Checks(rank, size, context)
+        self._is_open = True
+        self._is_grouped = False
+
+    def all_reduce(self, source: object, target: object, *, stream: Stream, op: ReduceOp = ReduceOp.SUM) -> None:
+        self.check()
+        self._all_reduce(*self._checks.all_reduce(source, target, op, stream), op, stream)
+
+    def all_gather(self, source: object, target: object, *, stream: Stream) -> None:
+        self.check()
+        self._all_gather(*self._checks.all_gather(source, target, stream), stream)
+
+    def reduce_scatter(self, source: object, target: object, *, stream: Stream, op: ReduceOp = ReduceOp.SUM) -> None:
+        self.check()
+        self._reduce_scatter(*self._checks.reduce_scatter(source, target, op, stream), op, stream)
+
+    def broadcast(self, buffer: object, *, root: int, stream: Stream) -> None:
+        self.check()
+        self._broadcast(self._checks.broadcast(buffer, root, stream), root, stream)
+
+    def send(self, source: object, *, peer: int, stream: Stream) -> None:
+        self.check()
+        self._send(self._checks.moved("send", "source", source, peer, stream), peer, stream)
+
+    def recv(self, target: object, *, peer: int, stream: Stream) -> None:
+        self.check()
+        self._recv(self._checks.moved("recv", "target", target, peer, stream), peer, stream)
+
+    def barrier(self, *, stream: Stream) -> None:
+        self.check()
+        self._checks.check_stream("barrier", stream)
+        self._barrier(stream)
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        self.check()
+        if self._is_grouped:
+            raise BadParamError.at("Communicator.group", expected="no group inside of a group", got="one")
+        self._is_grouped = True
+        self._begin_group()
+        try:
+            yield
+        except BaseException:
+            self._end_group(is_whole=False)
+            self.abort("a call of a group failed")
+            raise
+        finally:
+            self._is_grouped = False
+        self._end_group(is_whole=True)
+
+    def wait(self, stream: Stream) -> None:
+        self.check()
+        self._checks.check_stream("wait", stream)
+        try:
+            self._wait(stream)
+        except CommunicationError as error:
+            self.abort(str(error))
+            raise
+
+    def check(self) -> None:
+        if not self._is_open:
+            raise NotInitializedError.at("Communicator", expected="an open communicator", got="a closed one")
+        self._check_failure()
+
+    def _check_failure(self) -> None:
+        reason = self._failure()
+        if reason:
+            raise PeerFailedError.at(
+                f"Communicator of rank {self.rank}",
+                expected="ranks that all take part",
+                got=reason,
+                hint="form a new communicator of the ranks that are left",
+            )
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def abort(self, reason: str) -> None: ...
+
+    @abstractmethod
+    def _failure(self) -> str:
+        """Why the communicator has failed; "" as long as it has not."""
+
+    @abstractmethod
+    def _all_reduce(self, source: Operand, target: Operand, op: ReduceOp, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _all_gather(self, source: Operand, target: Operand, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, source: Operand, target: Operand, op: ReduceOp, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _broadcast(self, buffer: Operand, root: int, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _send(self, source: Operand, peer: int, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _recv(self, target: Operand, peer: int, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _barrier(self, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _begin_group(self) -> None: ...
+
+    @abstractmethod
+    def _end_group(self, *, is_whole: bool) -> None:
+        """Runs the calls of the group, which may be left out where the group is not whole."""
+
+    @abstractmethod
+    def _wait(self, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Gives back what the communicator owns."""

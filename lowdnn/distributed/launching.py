@@ -1,0 +1,64 @@
+"""Starts the ranks of one node as processes, and ends all of them where one fails."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from lowdnn.config import with_variables
+from lowdnn.distributed.place import Place
+from lowdnn.distributed.tcp_store import TcpStoreServer
+
+#: Seconds between looks at the processes.
+_LOOK_S = 0.05
+#: Seconds that a process has to end after it is asked to.
+_GRACE_S = 5.0
+
+
+def launch(
+    command: Sequence[str],
+    ranks: int,
+    *,
+    node: int = 0,
+    nodes: int = 1,
+    address: str = "127.0.0.1",
+    port: int = 0,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Runs ``command`` as ``ranks`` processes, which are the ranks of node ``node`` of ``nodes`` equal ones.
+
+    Each finds its place in torchrun's variables. Node 0 keeps the store at ``address``: ``port``, a free one if 0,
+    which only a single node can do without. Returns 0, or the exit code of the first process that failed; the others
+    are then ended. ``environment``: variables beside those of this process.
+    """
+    with ExitStack() as owned:
+        if node == 0:
+            server = owned.enter_context(TcpStoreServer(address, port, ranks * nodes))
+            port = server.port
+        processes: list[subprocess.Popen[bytes]] = []
+        owned.callback(_end, processes)
+        for local_rank in range(ranks):
+            place = Place(node * ranks + local_rank, ranks * nodes, local_rank, address, port, is_hosted=True)
+            variables = with_variables(dict(environment or {}) | place.environment())
+            processes.append(subprocess.Popen(command, env=variables))
+        while True:
+            codes = [process.poll() for process in processes]
+            failed = next((code for code in codes if code), 0)
+            if failed or None not in codes:
+                return failed
+            time.sleep(_LOOK_S)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + _GRACE_S
+    for process in running:
+        try:
+            process.wait(max(deadline - time.monotonic(), _LOOK_S))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,52 @@
+"""Ranks for tests: threads with an emulated device each, whose collectives meet in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
+from lowdnn.driver import open_driver
+from lowdnn.enums import DataType
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.context import Context
+from lowdnn.runtime.stream import Stream
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A communicator with a stream, and arrays of its device."""
+
+    communicator: InProcessCommunicator
+    stream: Stream
+    owned: ExitStack
+
+    def device(self, array: NDArray[Any], data_type: DataType = DataType.FLOAT) -> DeviceBuffer:
+        """``array``, as the storage of ``data_type``, on the device."""
+        context = self.communicator.context
+        buffer = DeviceBuffer.allocate(context, array.nbytes, data_type=data_type, shape=array.shape)
+        buffer.copy_from_host(np.ascontiguousarray(array), self.stream)
+        return self.owned.enter_context(buffer)
+
+    def host(self, buffer: DeviceBuffer) -> NDArray[Any]:
+        return buffer.to_host(self.stream)
+
+
+def on_ranks(size: int, work: Callable[[Rank], T], timeout_s: float = 20.0) -> list[T]:
+    """The results of ``work`` of each rank, in rank order."""
+
+    def of_rank(rank: int, point: Any) -> T:
+        with ExitStack() as owned:
+            context = owned.enter_context(Context(open_driver("emulated")))
+            stream = owned.enter_context(Stream.create(context))
+            communicator = owned.enter_context(InProcessCommunicator(point, rank, context))
+            return work(Rank(communicator, stream, owned))
+
+    return run_in_threads(size, of_rank, timeout_s=timeout_s)
