@@ -54,7 +54,7 @@ LIBRARY = Order(
     (
         ("one_line", "mirrored"),
         ("status",),
-        ("enums", "documents", "forking", "checks"),
+        ("enums", "documents", "forking", "checks", "text_files"),
         ("dtypes", "config", "codec", "tensor_map", "rnn_enums"),
         ("schema", "events"),
         ("plan",),

@@ -44,6 +44,7 @@ class Timer:
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C ends this process, which ends the other one
         )
 
     def prepare(self, cases: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """Pictures of runs, drawn with matplotlib (``pip install lowdnn[plot]``): roofline, shares or changes by class, trend.
 
-A picture is an SVG file whose bytes follow from its run alone.
+A picture is an SVG file whose bytes follow from its run alone. It is None where the run has nothing to show in it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ def write(figure: Any, path: Path) -> None:
 
 def roofline(run: Run, card: Card) -> Any:
     """Arithmetic per second against arithmetic per byte moved, under the rates that the card sustains."""
-    figure, axes = _figure(_SIZE)
     timed = [each for each in run.times if each.us and each.flops and each.bytes]
+    if not timed:
+        return None
+    figure, axes = _figure(_SIZE)
     for colour, name, members in _coloured(timed):
         axes.scatter(
             [each.flops / each.bytes for each in members],
@@ -52,7 +54,7 @@ def roofline(run: Run, card: Card) -> Any:
             label=name,
             zorder=3,
         )
-    intensities = [each.flops / each.bytes for each in timed] or [1.0]
+    intensities = [each.flops / each.bytes for each in timed]
     first, last = min(intensities) / 2, max(intensities) * 16
     peak = max(card.flops.values())
     _roof(axes, card, peak, first, last, "fp8, int8")
@@ -90,6 +92,8 @@ def trend(runs: Sequence[Run]) -> Any:
     last = runs[-1]
     alike = [run for run in runs if (run.device, run.clock) == (last.device, last.clock)]
     common = {case for case, times in times_by_case(alike).items() if len(times) == len(alike)}
+    if len(alike) == 1 or not common:
+        return None
     figure, axes = _figure(_SIZE)
     for colour, name, members in _coloured(each for each in last.times if each.case in common):
         cases = [each.case for each in members]
@@ -104,6 +108,8 @@ def trend(runs: Sequence[Run]) -> Any:
 
 def _by_class(known: Sequence[tuple[str, float, float]], title: str, label: str) -> Any:
     """known: (name, mean, worst) of each class."""
+    if not known:
+        return None
     figure, axes = _figure((_SIZE[0], 1.5 + _ROW * len(known)))
     places = range(len(known))
     axes.hlines(places, [worst for *_, worst in known], [mean for _, mean, _ in known], color=_GREY)

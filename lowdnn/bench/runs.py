@@ -26,6 +26,7 @@ from lowdnn.documents import read_document, shown, write_document
 from lowdnn.runtime.shared_files import change_file
 from lowdnn.runtime.timing import slots_for
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
+from lowdnn.text_files import read_text
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1
@@ -108,7 +109,7 @@ def measured(handle: Handle, cases: Sequence[tuple[int, SuiteCase]], rounds: int
     name = driver.device_name(context.device)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run = Run(name, clock, str(driver.driver_version()), __version__, commit, started, ())
-    card = _card(name) if clock is BenchClock.EVENTS else None
+    card = card_of(handle)
     limit = int(driver.device_total_memory_bytes(context.device) * _BATCH_SHARE)
     with Workbench(handle) as bench:
         for batch in batches(cases, limit):
@@ -120,6 +121,17 @@ def measured(handle: Handle, cases: Sequence[tuple[int, SuiteCase]], rounds: int
             )
             run = replace(run, times=(*run.times, *found))
             yield run
+
+
+def card_of(handle: Handle) -> Card | None:
+    """The facts of the GPU's board; None where they are not known, and on the emulated device."""
+    driver = handle.runtime.driver
+    if driver.kind == "emulated":
+        return None
+    try:
+        return card_named(driver.device_name(handle.runtime.context.device))
+    except NotSupportedError:
+        return None
 
 
 def batches(cases: Iterable[tuple[int, SuiteCase]], limit_bytes: int) -> Iterator[list[tuple[int, SuiteCase]]]:
@@ -150,19 +162,12 @@ def save(run: Run, path: Path) -> None:
 
 def saved_runs(path: Path) -> list[Run]:
     """The runs of a file, oldest first. Raises BadParamError for a file that cannot be read, or of another kind."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise BadParamError.at("bench.runs", expected=f"a file of at most {_MOST_BYTES} bytes", got=str(path))
-        return runs_in(data.decode(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadParamError.at("bench.runs", expected="a readable file", got=f"{path}: {error}") from None
+    return runs_in(read_text(path, "bench.runs", "a readable file", _MOST_BYTES), str(path))
 
 
 def runs_in(text: str, where: str) -> list[Run]:
     """The runs of a file's text; ``where`` names it in errors."""
-    return [_run(line, f"{where}:{number}") for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [_run(line, f"{where}:{number}") for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def write_csv(run: Run, path: Path) -> None:
@@ -197,13 +202,6 @@ def _times(count: int, case: SuiteCase, plan: Prepared, samples_us: list[float],
     )
 
 
-def _card(device: str) -> Card | None:
-    try:
-        return card_named(device)
-    except NotSupportedError:
-        return None
-
-
 def _size_bytes(case: SuiteCase) -> int:
     """Bytes of all copies of a case's data; 0 for a case that has no graph."""
     try:
@@ -234,4 +232,6 @@ def _case_times(item: Any, where: str) -> CaseTimes:
         is_number = wanted is not str and isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
         if not (isinstance(value, str) if wanted is str else is_number):
             raise BadParamError.at(f"{where}.{name}", expected=wanted.__name__, got=shown(value))
+    if not item["error"] and not item["us"]:
+        raise BadParamError.at(f"{where}.us", expected="more than 0 where there is no error", got=item["us"])
     return CaseTimes(**item)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from lowdnn.backend.handle import Handle
-from lowdnn.bench import plots
 from lowdnn.bench.alternation import alternated, root_of
-from lowdnn.bench.floor import card_named
+from lowdnn.bench.floor import Card
 from lowdnn.bench.networks import network_cases
 from lowdnn.bench.report import case_head, case_line, class_table, head, verdict_table
-from lowdnn.bench.runs import Run, batches, measured, run_json, save, saved_runs, write_csv
+from lowdnn.bench.runs import Run, batches, card_of, measured, run_json, saved_runs
 from lowdnn.bench.suites import SuiteCase, of_classes, sampled, suite_cases
 from lowdnn.bench.verdicts import Verdict, Word, against_saved
-from lowdnn.cli.reading import read_counted_cases
-from lowdnn.status import BadParamError, NotSupportedError
+from lowdnn.cli.bench_arguments import add_bench_arguments
+from lowdnn.cli.bench_files import BenchFiles
+from lowdnn.cli.options import Options
+from lowdnn.cli.reading import check_values, read_cases
+from lowdnn.status import BadParamError
 
 Cases = list[tuple[int, SuiteCase]]
 
@@ -36,20 +36,28 @@ def bench(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, option)
         if value is not None and not least <= value <= most:
             raise BadParamError.at(f"bench.{option}", expected=f"{least} to {most}", got=value)
-    if arguments.plot:
-        plots.check_installed()
+    given = Options("bench", arguments, add_bench_arguments)
+    given.refuse_without("sample", ["seed"])
     cases = _cases(arguments)
-    base = Path(arguments.compare) if arguments.compare else None
+    base = None if arguments.compare is None else Path(arguments.compare)
     if base is not None and (base.is_dir() or base.suffix == ".whl"):
+        given.refuse(("csv", "save", "plot", "commit"), "none beside a checkout or wheel")
         return _alternate(cases, base, arguments)
-    saved = [] if base is None else saved_runs(base)
-    run = _measure(cases, arguments)
+    given.refuse(("pairs",), "none without a checkout or wheel")
+    saved = [] if base is None else _base_runs(base)
+    files = BenchFiles.checked(arguments.csv, arguments.save, arguments.plot, saved)
+    run, card = _measure(cases, files, arguments)
     verdicts = None if base is None else against_saved(saved, run)
     if arguments.json:
         print(run_json(run) if verdicts is None else _verdicts_json(verdicts))
     elif verdicts is not None:
         print(f"\nagainst {len(saved)} saved runs\n{verdict_table(verdicts)}")
-    _keep(run, verdicts, saved, arguments)
+    written = files.write(run, verdicts, card)
+    if not arguments.json:
+        print("".join(f"{path}\n" for path in written), end="")
+    if len(run.times) < len(cases):
+        kept = f", and are in {', '.join(map(str, written))}" if written else ""
+        raise KeyboardInterrupt(f"{len(run.times)} of {len(cases)} cases were timed{kept}")
     return _status(verdicts or [], any(times.error for times in run.times))
 
 
@@ -59,10 +67,12 @@ def _cases(arguments: argparse.Namespace) -> Cases:
     if arguments.networks:
         listed += network_cases()
     found = {case.text: (1, case) for case in listed}
-    for count, case in read_counted_cases(arguments.cases):
-        text = str(case)
-        known, listing = found.get(text, (0, SuiteCase(case.family, text)))
-        found[text] = (known + count, listing)
+    asked = list(read_cases(arguments.cases))
+    check_values(asked)
+    for read in asked:
+        text = str(read.case)
+        known, listing = found.get(text, (0, SuiteCase(read.case.family, text)))
+        found[text] = (known + read.count, listing)
     chosen = of_classes((case for _, case in found.values()), arguments.only)
     if arguments.sample is not None:
         chosen = sampled(chosen, arguments.sample, arguments.seed)
@@ -71,28 +81,42 @@ def _cases(arguments: argparse.Namespace) -> Cases:
     return [found[case.text] for case in chosen]
 
 
-def _measure(cases: Cases, arguments: argparse.Namespace) -> Run:
-    """The run, its lines printed as they are known."""
+def _base_runs(base: Path) -> list[Run]:
+    """The runs of a file to compare with. Raises BadParamError for a file without one."""
+    saved = saved_runs(base)
+    if not saved:
+        raise BadParamError.at("bench.compare", expected="a file of saved runs", got=f"{base}, which has none")
+    return saved
+
+
+def _measure(cases: Cases, files: BenchFiles, arguments: argparse.Namespace) -> tuple[Run, Card | None]:
+    """The run, its lines printed as they are known, and the facts of the card; after Ctrl-C what is known until then.
+
+    Raises KeyboardInterrupt where nothing is.
+    """
     run, known = None, 0
     with Handle.open(arguments.device) as handle:
-        for run in measured(handle, cases, arguments.rounds, arguments.commit):
-            if not arguments.json:
-                if not known:
-                    print(f"{head(run)}\n\n{case_head()}")
-                for times in run.times[known:]:
-                    print(case_line(times), flush=True)
-            known = len(run.times)
+        card = card_of(handle)
+        files.check_pictures(card)
+        try:
+            for run in measured(handle, cases, arguments.rounds, arguments.commit):
+                if not arguments.json:
+                    if not known:
+                        print(f"{head(run)}\n\n{case_head()}")
+                    for times in run.times[known:]:
+                        print(case_line(times), flush=True)
+                known = len(run.times)
+        except KeyboardInterrupt:
+            if run is None:
+                raise KeyboardInterrupt("nothing was timed") from None
     assert run is not None
     if not arguments.json:
         print(f"\n{class_table(run)}")
-    return run
+    return run, card
 
 
 def _alternate(cases: Cases, base: Path, arguments: argparse.Namespace) -> int:
     """Times this lowdnn and the one at ``base`` alternately."""
-    for option in ("csv", "save", "plot"):
-        if getattr(arguments, option):
-            raise BadParamError.at(f"bench.{option}", expected="none beside a checkout or wheel", got="one")
     with Handle.open(arguments.device) as handle:
         context, driver = handle.runtime.context, handle.runtime.driver
         limit = int(driver.device_total_memory_bytes(context.device) * _SHARE_OF_EACH)
@@ -106,35 +130,6 @@ def _alternate(cases: Cases, base: Path, arguments: argparse.Namespace) -> int:
         unit = "microseconds" if device == "cuda" else "instructions counted by the emulated device, no times"
         print(f"{arguments.pairs} pairs of processes, {unit}\n{verdict_table(verdicts)}")
     return _status(verdicts, has_errors=False)
-
-
-def _keep(run: Run, verdicts: list[Verdict] | None, saved: list[Run], arguments: argparse.Namespace) -> None:
-    """Writes the files that were asked for; raises BadParamError for a place where none can be written."""
-    try:
-        if arguments.csv:
-            write_csv(run, Path(arguments.csv))
-        if arguments.save:
-            save(run, Path(arguments.save))
-        if arguments.plot:
-            earlier = saved or (saved_runs(Path(arguments.save))[:-1] if arguments.save else [])
-            for name, figure in _pictures(run, verdicts, earlier):
-                path = Path(arguments.plot) / f"{name}.svg"
-                plots.write(figure, path)
-                if not arguments.json:
-                    print(path)
-    except OSError as error:
-        raise BadParamError.at("bench.file", expected="a place that can be written", got=str(error)) from None
-
-
-def _pictures(run: Run, verdicts: list[Verdict] | None, earlier: list[Run]) -> Iterator[tuple[str, object]]:
-    with suppress(NotSupportedError):  # a card whose rates are not known has no roofline
-        yield "roofline", plots.roofline(run, card_named(run.device))
-    if any(times.share for times in run.times):
-        yield "shares", plots.shares(run)
-    if verdicts is not None:
-        yield "changes", plots.changes(run, verdicts)
-    if earlier:
-        yield "trend", plots.trend([*earlier, run])
 
 
 def _verdicts_json(verdicts: list[Verdict]) -> str:

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from lowdnn.arch.specs import ArchSpec, spec_from_outside, spec_named
-from lowdnn.cases import parse_cases
 from lowdnn.cases.ranges import has_ranges
-from lowdnn.cli.reading import read_lines
+from lowdnn.cli.kernels import shapes_of
+from lowdnn.cli.reading import ReadCase, read_cases, read_lines
 from lowdnn.config import Config
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.events import Counters
-from lowdnn.frontend.kernel_sets import workload_of
 from lowdnn.heuristics.bundling import Chosen, best_choices, bundle_of, check_plans
 from lowdnn.heuristics.kernel_sets import kernel_set
 from lowdnn.heuristics.ranking import rank
@@ -35,14 +34,14 @@ def export_bundle(arguments: argparse.Namespace, cache: DiskCache | None) -> int
 
     1 where there are more shapes than the kernels serve that the caller allows, otherwise 0.
     """
-    lines = list(read_lines([*arguments.cases, *(f"@{path}" for path in arguments.log)]))
+    texts = [*arguments.cases, *(f"@{path}" for path in arguments.log)]
     if arguments.jobs is not None and arguments.jobs < 1:
         raise BadParamError.at("cache.export.jobs", expected="at least 1", got=arguments.jobs)
     counters, sources = Counters(), SourceTree()
     compiler = KernelCompiler(sources=sources, store=ModuleStore.installed(), cache=cache, counters=counters)
     records = records_of(Config.from_environment(), sources, takes_estimates=False)
     arch = _arch(arguments)
-    chosen, waiting = _chosen(lines, arch, records, arguments)
+    chosen, waiting = _chosen(texts, arch, records, arguments)
     bundle = bundle_of(chosen, arch, compiler, arguments.jobs)
     if not bundle.plans:
         raise BadParamError.at("cache.export.cases", expected="at least one case", got="none")
@@ -62,17 +61,26 @@ def import_bundle_file(arguments: argparse.Namespace, cache: DiskCache) -> int:
 
 
 def _chosen(
-    lines: Sequence[str], arch: ArchSpec, records: Records, arguments: argparse.Namespace
+    texts: Sequence[str], arch: ArchSpec, records: Records, arguments: argparse.Namespace
 ) -> tuple[Iterable[Chosen], int]:
     """The best plans of the cases; of cases with ranges, and under a bound of kernels, those of a set of kernels, and
     the number of shapes that the set leaves without one."""
-    if arguments.max_kernels is None and not any(map(has_ranges, lines)):
-        return best_choices(parse_cases(lines), arch, records), 0
-    workload = workload_of(lines, arguments.shapes)
+    lines = list(read_lines(texts))
+    if arguments.max_kernels is None and not any(has_ranges(line.text) for line in lines):
+        return _best_choices(read_cases(texts), arch, records), 0
     found = kernel_set(
-        workload, lambda graph: rank(graph, arch, HeurMode.A, ENGINES, records), ENGINES, arguments.max_kernels
+        shapes_of(lines, arguments.shapes),
+        lambda graph: rank(graph, arch, HeurMode.A, ENGINES, records),
+        ENGINES,
+        arguments.max_kernels,
     )
     return [(each.shape.name, each.served) for each in found.shapes if each.served is not None], found.waiting
+
+
+def _best_choices(cases: Iterable[ReadCase], arch: ArchSpec, records: Records) -> Iterable[Chosen]:
+    for read in cases:
+        with read.line.named():
+            yield from best_choices([read.case], arch, records)
 
 
 def _arch(arguments: argparse.Namespace) -> ArchSpec:

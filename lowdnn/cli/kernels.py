@@ -8,11 +8,13 @@ from collections.abc import Iterable
 
 from lowdnn.backend.building import built
 from lowdnn.backend.handle import Handle
-from lowdnn.cli.reading import read_lines, short_text
+from lowdnn.cli.kernels_arguments import add_kernels_arguments
+from lowdnn.cli.options import Options, opened
+from lowdnn.cli.reading import Line, read_lines, short_text
 from lowdnn.config import CompilePolicy
 from lowdnn.enums import HeurMode
 from lowdnn.frontend.kernel_sets import workload_of
-from lowdnn.heuristics.kernel_sets import KernelSet, kernel_set
+from lowdnn.heuristics.kernel_sets import KernelSet, Shape, kernel_set
 
 #: Most cases without a kernel that the output lists.
 _MOST_WAITING = 10
@@ -20,9 +22,9 @@ _MOST_WAITING = 10
 
 def kernels(arguments: argparse.Namespace) -> int:
     """Prints the set and, with ``--build``, compiles it; 1 where the set leaves shapes without a kernel."""
-    workload = workload_of(read_lines(arguments.cases), arguments.shapes)
+    workload = shapes_of(read_lines(arguments.cases), arguments.shapes)
     policy = CompilePolicy.AVOID  # so that all kernels, those with precompiled PTX included, become machine code
-    with Handle.open(arguments.device, arch=arguments.arch, compile_policy=policy) as handle:
+    with opened(arguments, Options("kernels", arguments, add_kernels_arguments), policy) as handle:
         found = kernel_set(
             workload, lambda graph: handle.rank(graph, HeurMode.A), handle.engines, arguments.max_kernels
         )
@@ -33,6 +35,15 @@ def kernels(arguments: argparse.Namespace) -> int:
         if arguments.build:
             _build(found, handle, is_silent=arguments.json)
     return 1 if found.waiting else 0
+
+
+def shapes_of(lines: Iterable[Line], shapes: int) -> list[Shape]:
+    """The shapes that the lines stand for (``workload_of``). Raises BadParamError, with the place of a line."""
+    found: list[Shape] = []
+    for line in lines:
+        with line.named():
+            found += workload_of([line.text], shapes)
+    return found
 
 
 def _build(found: KernelSet, handle: Handle, *, is_silent: bool) -> None:

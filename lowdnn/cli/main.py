@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,47 +10,59 @@ from lowdnn import __version__
 from lowdnn.cli.bench_arguments import add_bench_arguments
 from lowdnn.cli.cache_arguments import add_cache_arguments
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
+from lowdnn.cli.output import ClosedPipeError, OutputError, command_output, drop_unwritable_errors, tell
+from lowdnn.cli.run_arguments import add_run_arguments
 from lowdnn.cli.tune_arguments import add_tune_arguments
 from lowdnn.status import LowdnnError
 
-#: Exit code after a signal: 128 plus its number.
+#: Exit statuses besides a command's own 0 and 1; ``lowdnn guide commands`` says what each means.
+_NOT_DONE = 2
+#: After a signal, a shell gives 128 plus its number: SIGINT, SIGPIPE.
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_EXIT_STATUSES = (
+    "Exit status: 0 done; 1 done, and a result is bad (a case failed, is slower, has no kernel); 2 not done: bad "
+    "input, or a place that cannot be read or written; 130 interrupted; 141 the reader of the output has gone."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses ``argv`` (default: the command line) and runs one command. Returns the exit code: 2 for bad input.
+    """Parses ``argv`` (default: the command line) and runs one command. Returns the exit status.
 
-    Ctrl-C and a closed pipe give what a shell gives for SIGINT and SIGPIPE.
+    A command that does not return says why in a line on standard error.
     """
-    arguments = _parser().parse_args(argv)
     try:
-        code = _COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()
-        return code
+        with command_output():
+            arguments = _parser().parse_args(argv)
+            return _COMMANDS[arguments.command](arguments)
     except LowdnnError as error:
-        print(f"lowdnn: {error}", file=sys.stderr)
-        return 2
+        tell(str(error))
+        return _NOT_DONE
     except MemoryError:
-        print("lowdnn: HOST_ALLOCATION_FAILED: the host's memory is not large enough", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("lowdnn: interrupted", file=sys.stderr)
+        tell("HOST_ALLOCATION_FAILED: the host's memory is not large enough")
+        return _NOT_DONE
+    except KeyboardInterrupt as interrupt:
+        tell(f"interrupted{''.join(f'; {word}' for word in interrupt.args)}")
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, a pager) has seen enough; the interpreter must not fail on its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ClosedPipeError as error:
+        tell(str(error))
         return _BROKEN_PIPE
+    except (OutputError, OSError) as error:  # OSError: temporary files have no room, for one
+        tell(str(error))
+        return _NOT_DONE
+    finally:
+        drop_unwritable_errors()
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lowdnn", description="Deep-learning primitives for NVIDIA GPUs.")
+    parser = argparse.ArgumentParser(
+        prog="lowdnn", description="Deep-learning primitives for NVIDIA GPUs.", epilog=_EXIT_STATUSES
+    )
     parser.add_argument("--version", action="version", version=f"lowdnn {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, devices, caches, and what is missing")
     info.add_argument("--json", action="store_true", help="one JSON object")
-    run = commands.add_parser("run", help="run text cases on a device and check them")
-    _add_run_arguments(run)
+    add_run_arguments(commands.add_parser("run", help="run text cases on a device and check them"))
     add_kernels_arguments(
         commands.add_parser("kernels", help="the kernels that a workload needs, and few that serve it")
     )
@@ -70,34 +81,6 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mixed-precision", action="store_true", help="activations in fp16, with a dynamic loss scale")
     parser.add_argument("--steps", type=int, default=70, metavar="N", help="steps of the training (default 70)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order (default 0)")
-
-
-def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("cases", nargs="+", metavar="CASE", help="a case in quotes, or @FILE with one a line")
-    parser.add_argument("--device", choices=("auto", "cuda", "emulated"), help="where to run (default: LOWDNN_DEVICE)")
-    parser.add_argument("--check", action="store_true", help="compare with the float64 reference; exit 1 if it differs")
-    parser.add_argument(
-        "--exact", action="store_true", help="integer-filled data, compared bit for bit; implies --check"
-    )
-    parser.add_argument("--engine", help="this engine instead of the heuristics' first choice; 'all' for each that can")
-    parser.add_argument(
-        "--policy",
-        help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse, fuzz(7); with ,early or "
-        ",late when copies land; with ,races data races are looked for",
-    )
-    parser.add_argument(
-        "--sanitize",
-        action="store_true",
-        help="on the emulated device, under many schedules, with every check; one verdict for each",
-    )
-    parser.add_argument(
-        "--schedules", type=int, default=4, metavar="N", help="fuzzed schedules of --sanitize (default 4)"
-    )
-    parser.add_argument("--arch", help="architecture of the emulated device: sm_80, sm_90a, sm_120...")
-    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="times are medians of N executes")
-    parser.add_argument("--seed", type=int, help="seed of the input data (default: drawn and printed)")
-    parser.add_argument("--explain", action="store_true", help="why the plan was chosen, before its result")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def _info(arguments: argparse.Namespace) -> int:

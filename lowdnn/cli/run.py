@@ -10,7 +10,9 @@ from dataclasses import asdict
 from lowdnn.backend.handle import Handle
 from lowdnn.cases.base import Case
 from lowdnn.cli.case_results import Request, Result, check_engine, results
+from lowdnn.cli.options import Options, opened
 from lowdnn.cli.reading import check_cases, read_cases, short_text
+from lowdnn.cli.run_arguments import add_run_arguments
 from lowdnn.cli.sanitizing import sanitize
 from lowdnn.enums import HeurMode
 from lowdnn.heuristics.explanation import Explanation
@@ -22,18 +24,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises BadParamError before the first one runs where an option or a case is wrong.
     """
+    given = Options("run", arguments, add_run_arguments)
+    given.refuse_without("sanitize", ["schedules"])
+    given.refuse_beside("sanitize", ["policy", "repeats", "explain"])
     cases = list(read_cases(arguments.cases))
     if not cases:
         raise BadParamError.at("run.cases", expected="at least one case", got="none")
     request = _request(arguments)
     if arguments.sanitize:
         check_cases(cases)
-        return sanitize(cases, request, arguments)
+        return sanitize([read.case for read in cases], request, arguments)
     all_ok = True
-    with Handle.open(arguments.device, arch=arguments.arch, policy=arguments.policy) as handle:
+    with opened(arguments, given) as handle:
         check_engine(handle, request.engine)
         check_cases(cases, handle.runtime.driver.device_total_memory_bytes(handle.runtime.context.device))
-        for case in cases:
+        for case in (read.case for read in cases):
             choice = _choice(handle, case) if arguments.explain else None
             if choice is not None and not arguments.json:
                 print(f"{short_text(case)}\n{choice}\n", flush=True)

@@ -6,18 +6,20 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lowdnn.backend.autotuning import has_own_record, tuner
 from lowdnn.backend.handle import Handle
 from lowdnn.bench.networks import DIRECTIONS, networks
 from lowdnn.cases.base import Case
-from lowdnn.cli.reading import check_cases, read_counted_cases, short_text
+from lowdnn.cli.options import Options, opened
+from lowdnn.cli.reading import Line, ReadCase, check_cases, read_cases, short_text
+from lowdnn.cli.tune_arguments import add_tune_arguments
 from lowdnn.cli.tune_files import diff, merge, prune
 from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.tuning.records import MOST_CASE, RecordClock
+from lowdnn.heuristics.tuning.records import MOST_CASE, RecordClock, lines_of_other_versions
 from lowdnn.heuristics.tuning.search import Scope
 from lowdnn.heuristics.tuning.tuner import Tuned, Tuner, TuningOptions
 from lowdnn.status import BadParamError, LowdnnError
@@ -29,49 +31,65 @@ def tune(arguments: argparse.Namespace) -> int:
     A record is written as soon as it is there, so that an interrupted run goes on where it was.
     Raises BadParamError before the first case where an option or a case is wrong.
     """
-    if arguments.merge:
-        return merge(arguments.merge)
-    if arguments.prune:
-        return prune(arguments.prune, arguments.least_gain)
-    if arguments.diff:
-        return diff(*arguments.diff)
-    counted, options = _counted_cases(arguments), _options(arguments)
-    with Handle.open(arguments.device, arch=arguments.arch) as handle:
-        check_cases(counted, handle.runtime.driver.device_total_memory_bytes(handle.runtime.context.device))
-        report = _Report(arguments.json)
-        graphs = _graphs(handle, counted, report)
+    given = Options("tune", arguments, add_tune_arguments)
+    for mode, works in _FILE_MODES.items():
+        if getattr(arguments, mode) is not None:
+            given.refuse_beside(mode, vars(arguments).keys() - {"command", mode, *_OPTIONS_OF.get(mode, ())})
+            return works(arguments)
+    given.refuse_without("prune", ["least_gain"])
+    given.refuse_without("networks", ["batch"])
+    cases, options = _read_cases(arguments), _options(arguments)
+    with opened(arguments, given) as handle:
+        check_cases(cases, handle.runtime.driver.device_total_memory_bytes(handle.runtime.context.device))
+        others = _check_records(handle)
+        graphs, refused = _graphs(handle, cases)
         limit = options.scope.workspace_limit
         new = {t: graph for t, graph in graphs.items() if arguments.again or not has_own_record(handle, graph, limit)}
-        report.begin(len(new), known=len(graphs) - len(new))
-        with tuner(handle, options) as tuning:
-            for text, found in zip(new, tuning.tune(new.values()), strict=False):
-                if isinstance(found, Tuned):
-                    found = replace(found, record=replace(found.record, case=text if len(text) <= MOST_CASE else ""))
-                    _keep(handle, found)
-                report.tell(text, found, tuning)
-        report.end()
+        report = _Report(arguments.json, len(new) + len(refused), len(graphs) - len(new))
+        report.begin(others)
+        for text, error in refused.items():
+            report.tell(text, error)
+        try:
+            with tuner(handle, options) as tuning:
+                for text, found in zip(new, tuning.tune(new.values()), strict=False):
+                    report.tell(text, _kept(handle, found, text) if isinstance(found, Tuned) else found, tuning)
+        finally:
+            report.end()
     return 1 if report.failed else 0
 
 
-def _counted_cases(arguments: argparse.Namespace) -> dict[Case, int]:
-    """The cases of all options with their counts, each once."""
+#: The work on files of records that is done in the place of tuning, by option.
+_FILE_MODES: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "merge": lambda arguments: merge(arguments.merge),
+    "prune": lambda arguments: prune(arguments.prune, arguments.least_gain),
+    "diff": lambda arguments: diff(*arguments.diff),
+}
+#: The further options of those.
+_OPTIONS_OF = {"prune": ("least_gain",)}
+
+
+def _read_cases(arguments: argparse.Namespace) -> list[ReadCase]:
+    """The cases of all options, each once, with the sum of its counts."""
     texts = [*arguments.cases, *([] if arguments.log is None else [f"@{arguments.log}"])]
-    found: dict[Case, int] = {}
-    for count, case in (*read_counted_cases(texts), *_layers(arguments.networks, arguments.batch)):
-        found[case] = found.get(case, 0) + count
+    found: dict[Case, ReadCase] = {}
+    for read in (*read_cases(texts), *_layers(arguments.networks, arguments.batch)):
+        known = found.get(read.case)
+        found[read.case] = read if known is None else replace(known, count=known.count + read.count)
     if not found:
         raise BadParamError.at("tune.cases", expected="cases, --log or --networks", got="none")
-    return found
+    return list(found.values())
 
 
-def _layers(names: str | None, batch: int | None) -> Iterator[tuple[int, Case]]:
+def _layers(names: str | None, batch: int | None) -> Iterator[ReadCase]:
     known = networks()
     wanted = [] if names is None else names.split(",") if names else list(known)
     for name in wanted:
         if name not in known:
             raise BadParamError.at("tune.networks", expected=f"some of {', '.join(known)}", got=name)
         for layer, count in known[name].items():
-            yield from ((count, replace(layer, n=batch or layer.n, dir=direction)) for direction in DIRECTIONS)
+            for direction in DIRECTIONS:
+                case = replace(layer, n=batch or layer.n, dir=direction)
+                yield ReadCase(case, count, Line(str(case)))
 
 
 def _options(arguments: argparse.Namespace) -> TuningOptions:
@@ -86,52 +104,80 @@ def _options(arguments: argparse.Namespace) -> TuningOptions:
     return TuningOptions(Scope(arguments.workspace_limit), budget_s, arguments.kernels, arguments.processes)
 
 
-def _graphs(handle: Handle, counted: Mapping[Case, int], report: _Report) -> dict[str, OperationGraph]:
-    """The graphs by their cases: those first in which most time is spent, by counts and estimates."""
+def _check_records(handle: Handle) -> int:
+    """How many records of other versions the user's file has; raises BadParamError where none can be written there."""
+    own = handle.records.own
+    try:
+        if own is None:
+            raise OSError("none is known")
+        own.check()
+        return len(lines_of_other_versions(own.text()))
+    except OSError as error:
+        raise _unwritable(error) from None
+
+
+def _graphs(handle: Handle, cases: Sequence[ReadCase]) -> tuple[dict[str, OperationGraph], dict[str, LowdnnError]]:
+    """The graphs by their cases, those first in which most time is spent, by counts and estimates; and the errors of
+    cases without one."""
     work: dict[str, tuple[float, OperationGraph]] = {}
-    for case, count in counted.items():
+    refused: dict[str, LowdnnError] = {}
+    for read in cases:
+        text = str(read.case)
         try:
-            graph = case.graph()
+            graph = read.case.graph()
             best = handle.rank(graph, HeurMode.INSTANT).best
         except LowdnnError as error:
-            report.tell(str(case), error)
+            refused[text] = error
             continue
-        work[str(case)] = (count * best.estimated_us if best else 0.0), graph
-    return {text: graph for text, (_, graph) in sorted(work.items(), key=lambda item: -item[1][0])}
+        work[text] = (read.count * best.estimated_us if best else 0.0), graph
+    return {text: graph for text, (_, graph) in sorted(work.items(), key=lambda item: -item[1][0])}, refused
 
 
-def _keep(handle: Handle, found: Tuned) -> None:
+def _kept(handle: Handle, found: Tuned, text: str) -> Tuned:
+    """The result, kept with the case's own text."""
+    found = replace(found, record=replace(found.record, case=text if len(text) <= MOST_CASE else ""))
     try:
         handle.records.add((found.record,))
     except OSError as error:
-        raise BadParamError.at("LOWDNN_TUNING_PATH", expected="a directory for records", got=error) from None
+        raise _unwritable(error) from None
+    return found
+
+
+def _unwritable(error: OSError) -> LowdnnError:
+    return BadParamError.at("LOWDNN_TUNING_PATH", expected="a directory for records", got=error)
 
 
 class _Report:
-    """The lines of a run, one for each case, and its sums."""
+    """The lines of a run, one for each case, and its sums.
 
-    def __init__(self, is_json: bool) -> None:
-        self._is_json = is_json
+    count: cases to tune.  known: further cases, which have records already.
+    """
+
+    def __init__(self, is_json: bool, count: int, known: int) -> None:
+        self._is_json, self._count, self._known = is_json, count, known
         self._begin_s = time.monotonic()
-        self._count = self._known = self._told = self.failed = 0
+        self._tuned = self.failed = 0
         self._gains: list[float] = []
         self._is_estimated = False
 
-    def begin(self, count: int, known: int) -> None:
-        """count: cases to tune.  known: further cases, which have records already."""
-        self._count, self._known = count, known
-        if known and not self._is_json:
-            print(f"{known} cases have records already (--again tunes them anew)", flush=True)
+    def begin(self, others: int) -> None:
+        """others: records of other versions of lowdnn in the user's file."""
+        if self._is_json:
+            return
+        if others:
+            print(f"{others} records of other versions of lowdnn stay as they are", flush=True)
+        if self._known:
+            print(f"{self._known} cases have records already (--again tunes them anew)", flush=True)
 
     def tell(self, text: str, found: Tuned | LowdnnError, tuning: Tuner | None = None) -> None:
         """The line of a case."""
-        self._told += 1
         if isinstance(found, LowdnnError):
             self.failed += 1
             fields: dict[str, object] = {"case": text, "error": str(found)}
             line = f"failed  {short_text(text)}\n  {found}"
         else:
             record = found.record
+            self._tuned += 1
             self._is_estimated |= record.clock is RecordClock.MODEL
             if record.us and record.first_us:
                 self._gains.append(record.first_us / record.us)
@@ -146,15 +192,21 @@ class _Report:
         """The line of all cases together."""
         if self._is_json:
             return
-        left = self._count - (self._told - self.failed)
-        mean = math.exp(math.fsum(map(math.log, self._gains)) / len(self._gains)) if self._gains else 1.0
-        how = "by the cost model's estimates, since the device is emulated" if self._is_estimated else "measured"
+        left = self._count - self._tuned - self.failed
         print(
-            f"{len(self._gains)} tuned in {time.monotonic() - self._begin_s:.1f} s, {self.failed} failed, "
-            f"{self._known} known before, {max(left, 0)} left; {mean:.3f}x the first choices in the mean, {how}"
+            f"{self._tuned} tuned in {time.monotonic() - self._begin_s:.1f} s, {self.failed} failed, "
+            f"{self._known} known before, {left} left{self._gain}"
         )
+
+    @property
+    def _gain(self) -> str:
+        if not self._gains:
+            return ""
+        mean = math.exp(math.fsum(map(math.log, self._gains)) / len(self._gains))
+        how = "by the cost model's estimates, since the device is emulated" if self._is_estimated else "measured"
+        return f"; {mean:.3f}x the first choices in the mean of {len(self._gains)}, {how}"
 
     def _progress(self, tuning: Tuner | None) -> str:
         elapsed_s = time.monotonic() - self._begin_s
         kernels = f", {tuning.compilers.compiled}/{tuning.compilers.asked} kernels" if tuning else ""
-        return f"{self._told}/{self._count} {elapsed_s:.1f} s{kernels}"
+        return f"{self._tuned + self.failed}/{self._count} {elapsed_s:.1f} s{kernels}"

@@ -2,56 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from lowdnn.arch.specs import ArchSpec, spec_from_outside
 from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.heuristics.tuning.record_files import RecordFile
-from lowdnn.heuristics.tuning.records import VERSION_FIELD, RecordKey, TuningRecord, records_in
+from lowdnn.heuristics.tuning.records import (
+    VERSION_FIELD,
+    RecordKey,
+    TuningRecord,
+    lines_of_other_versions,
+    records_in,
+)
 from lowdnn.runtime.revisions import revision_of
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.status import BadParamError, LowdnnError
+
+Records = dict[RecordKey, TuningRecord]
 
 #: Lines of a file that are told to be wrong.
 _SHOWN = 10
 
 
 def merge(names: list[str]) -> int:
-    """Puts the records of the other files into the first one; of two of a key that of the later file counts."""
+    """Puts the records of the other files into the first one; of two of a key that of the later file counts.
+
+    1 where the others have no record, otherwise 0. Raises BadParamError for one file alone.
+    """
     target, *others = names
+    if not others:
+        raise BadParamError.at("tune.merge", expected="a file and those to put into it", got=target)
     if Path(target).exists():
         _tell_wrong(target, _read(target)[1])
-    records: dict[RecordKey, TuningRecord] = {}
+    records: Records = {}
     for name in others:
         found, wrong = _read(name)
         records |= found
         _tell_wrong(name, wrong)
-    try:
-        RecordFile(Path(target)).merge(records.values())
-    except OSError as error:
-        raise BadParamError.at("tune.merge", expected="a file that can be written", got=f"{target}: {error}") from None
+    _change("merge", target, lambda kept: {key: one for key, one in kept.items() if key not in records} | records)
     print(f"{len(records)} records into {target}")
-    return 0
+    return 0 if records else 1
 
 
 def prune(name: str, least_gain: float) -> int:
     """Drops damaged lines, records of kernels that have changed since, and those with less than ``least_gain``.
 
-    A record without a case, from which its graph would follow, stays.
+    A record without a case, from which its graph would follow, stays, and so does one of another version of lowdnn.
     """
+    if not 0.0 <= least_gain < math.inf:
+        raise BadParamError.at("tune.least_gain", expected="a number from 0", got=least_gain)
     records, wrong = _read(name)
     _tell_wrong(name, wrong)
     sources = SourceTree()
     reasons = {key: reason for key, one in records.items() if (reason := _reason_against(one, least_gain, sources))}
     for key, reason in reasons.items():
         print(f"dropped {records[key].case or key[0]}: {reason}")
-    try:
-        RecordFile(Path(name)).change(lambda kept: {key: one for key, one in kept.items() if key not in reasons})
-    except OSError as error:
-        raise BadParamError.at("tune.prune", expected="a file that can be written", got=f"{name}: {error}") from None
-    print(f"{len(records) - len(reasons)} records stay in {name}; {len(reasons)} dropped, and {len(wrong)} other lines")
+    _change("prune", name, lambda kept: {key: one for key, one in kept.items() if key not in reasons})
+    others = len(lines_of_other_versions(RecordFile(Path(name)).text()))
+    print(
+        f"{len(records) - len(reasons)} records stay in {name}, and {others} of other versions; "
+        f"{len(reasons)} dropped, and {len(wrong) - others} other lines"
+    )
     return 0
 
 
@@ -72,7 +87,15 @@ def diff(old: str, new: str) -> int:
     return 0
 
 
-def _read(name: str) -> tuple[dict[RecordKey, TuningRecord], list[str]]:
+def _change(option: str, name: str, change: Callable[[Records], Records]) -> None:
+    try:
+        RecordFile(Path(name)).change(change)
+    except OSError as error:
+        where = f"tune.{option}"
+        raise BadParamError.at(where, expected="a file that can be written", got=f"{name}: {error}") from None
+
+
+def _read(name: str) -> tuple[Records, dict[int, str]]:
     """The records of a file, which has to be there, and what is wrong with its other lines.
 
     A file of another kind is refused, so that nothing replaces it.
@@ -88,9 +111,9 @@ def _read(name: str) -> tuple[dict[RecordKey, TuningRecord], list[str]]:
     return records_in(text)
 
 
-def _tell_wrong(name: str, wrong: list[str]) -> None:
-    for problem in wrong[:_SHOWN]:
-        print(f"{name}: {problem}")
+def _tell_wrong(name: str, wrong: Mapping[int, str]) -> None:
+    for number, problem in islice(wrong.items(), _SHOWN):
+        print(f"{name}:{number}: {problem}")
     if len(wrong) > _SHOWN:
         print(f"{name}: and {len(wrong) - _SHOWN} more such lines")
 

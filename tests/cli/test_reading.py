@@ -13,7 +13,7 @@ import pytest
 
 from lowdnn.cases import parse_case
 from lowdnn.cli.main import main
-from lowdnn.cli.reading import check_cases
+from lowdnn.cli.reading import Line, ReadCase, check_cases
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 from tests.support.mutated_cases import Mutations, lines_of
 
@@ -63,8 +63,9 @@ def at_most(seconds: int) -> Iterator[None]:
         ("matmul m=\u0663 n=1 k=1", "matmul.m: expected an integer >= 0"),
         ("mat\x1b[2Jmul m=1", r"got 'mat\x1b[2Jmul m=1'"),
         ("matmul m\x1b[2J=1", r"matmul.m\x1b[2J: expected key=value"),
-        ("", "case: expected a line that starts with block_scale"),
-        ("@/dev/zero", "cases: expected a regular file after @, got '/dev/zero'"),
+        ("", "cases: expected a case in quotes, or @FILE, got ''"),
+        ("matmul m=1..8 n=4 k=4", "case: expected a number in the place of each range, got 'matmul m=1..8 n=4 k=4'"),
+        ("@/dev/zero", "cases: expected a readable file after @, got '/dev/zero', which is no regular file"),
         ("@/dev/stdin/x", "cases: expected a readable file after @"),
         ("@\x00", "cases: expected a readable file after @"),
         ("@/", "cases: expected a readable file after @, got '/': "),
@@ -85,7 +86,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[
     os.mkfifo(tmp_path / "pipe")
     with at_most(20):
         assert main(["run", f"@{tmp_path / 'pipe'}"]) == 2
-    assert "expected a regular file after @" in capsys.readouterr().err
+    assert "pipe', which is no regular file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("content", "text"), [(b"\xff\xfe", "can't decode"), (b"x" * ((64 << 20) + 1), "at most")])
@@ -93,6 +94,32 @@ def test_files_that_are_no_cases(tmp_path: Path, content: bytes, text: str, caps
     (tmp_path / "cases.txt").write_bytes(content)
     assert main(["run", f"@{tmp_path / 'cases.txt'}"]) == 2
     assert text in capsys.readouterr().err
+
+
+READERS = {
+    "run": ("run", "--device", "emulated"),
+    "tune": ("tune", "--device", "emulated"),
+    "bench": ("bench", "--device", "emulated"),
+    "kernels": ("kernels", "--device", "emulated"),
+    "export": ("cache", "export", "--arch", "sm_90a", "-o", "/dev/null"),
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [("softmax dims=4x8 axes=9", "axes under the rank 2"), ("softmax", "softmax.dims: expected a value")],
+)
+def test_errors_in_a_file_have_its_name_and_line(
+    command: str, line: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cases.txt"
+    file.write_bytes(f"# a form feed and \u2028 end no line\x0c\r\n5\tsoftmax dims=4x8\r\n{line}\n".encode())
+    assert main([*READERS[command], f"@{file}"]) == 2
+    error = capsys.readouterr().err
+    assert f"lowdnn: BAD_PARAM {file}:3: " in error
+    assert text in error
+    assert error.count("\n") == 1
 
 
 def test_memory_that_runs_out_meanwhile(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +151,7 @@ def _error_of(line: str) -> LowdnnError | None:
     try:
         case = parse_case(line)
         assert parse_case(str(case)) == case
-        check_cases([case])
+        check_cases([ReadCase(case, 1, Line(line))])
         graph = case.graph()
     except (BadParamError, NotSupportedError) as error:
         return error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +143,6 @@ def test_interrupts_end_without_a_traceback(
     assert capsys.readouterr().err == "lowdnn: interrupted\n"
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
-    command = f"{sys.executable} -m lowdnn info"
-    script = f"{command} | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode in (0, 141)
-    assert done.stderr == ""
-
-
 def test_the_choice_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", CASE, "--device", "emulated", "--explain"]) == 0
     case, sentence, *table = capsys.readouterr().out.splitlines()
@@ -161,6 +151,22 @@ def test_the_choice_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("> ") for line in table)
     assert main(["run", CASE, "--device", "emulated", "--explain", "--json"]) == 0
     assert sentence in json.loads(capsys.readouterr().out)["choice"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--schedules", "5"], "run.schedules: expected none without --sanitize, got 5"),
+        (["--sanitize", "--repeats", "5"], "run.repeats: expected none beside --sanitize, got 5"),
+        (["--sanitize", "--explain"], "run.explain: expected none beside --sanitize"),
+        (["--device", "cuda", "--policy", "lockstep"], "run.policy: expected none for a GPU"),
+    ],
+)
+def test_options_that_would_change_nothing(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", CASE, *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_with_counts_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,7 +179,7 @@ def test_a_case_that_no_engine_takes_is_refused_once(capsys: pytest.CaptureFixtu
     [
         (["--device", "cuda"], "run.sanitize: expected the emulated device, got --device cuda"),
         (["--device", "cuda"], "python -m tools.checks.sanitize"),
-        (["--policy", "lockstep"], "run.sanitize: expected no --policy"),
+        (["--policy", "lockstep"], "run.policy: expected none beside --sanitize"),
         (["--schedules", "-1"], "run.schedules: expected 0 to 10000, got -1"),
         (["--engine", "nope"], "run.engine: expected one of all"),
     ],

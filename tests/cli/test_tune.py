@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -82,10 +83,17 @@ def test_layers_of_networks_have_three_directions(tune: Tune) -> None:
     assert all(" n=2 " in line for line in lines)
 
 
-def test_a_case_that_no_engine_takes_is_told_and_the_others_are_tuned(tune: Tune) -> None:
-    code, out, _ = tune(CASES[0], "matmul m=64 n=64 k=64 dtype=e4m3", "--arch", "sm_80", *EMULATED)
-    assert code in (0, 1)
-    assert "tuned" in out
+def test_sums_are_true_where_cases_fail_and_where_none_is_tuned(tune: Tune) -> None:
+    refused = "rnn cell=lstm t=2 b=2 i=8 h=8"
+    code, out, _ = tune(CASES[0], refused, "--workspace-limit", "0", "--arch", "sm_80", *EMULATED)
+    assert code == 1
+    assert re.search(
+        r"^1 tuned in [0-9.]+ s, 1 failed, 0 known before, 0 left; 1\.\d+x .* of 1, by the", out, re.MULTILINE
+    )
+    assert re.findall(r"^\[(\d/\d) ", out, re.MULTILINE) == ["1/2", "2/2"]
+    code, out, _ = tune(CASES[0], refused, "--workspace-limit", "0", "--arch", "sm_80", *EMULATED)
+    assert code == 1
+    assert re.search(r"^0 tuned in [0-9.]+ s, 1 failed, 1 known before, 0 left$", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +101,19 @@ def test_a_case_that_no_engine_takes_is_told_and_the_others_are_tuned(tune: Tune
     [
         ((), "tune.cases: expected cases, --log or --networks"),
         ((CASES[0], "--budget", "0"), "tune.budget: expected more than 0"),
+        ((CASES[0], "--budget", "nan"), "tune.budget: expected more than 0"),
         ((CASES[0], "--kernels", "0"), "tune.kernels: expected 1 to 1000, got 0"),
+        ((CASES[0], "--least-gain", "2"), "tune.least_gain: expected none without --prune, got 2.0"),
+        ((CASES[0], "--batch", "2"), "tune.batch: expected none without --networks, got 2"),
+        ((CASES[0], "--device", "cuda", "--arch", "sm_80"), "tune.arch: expected none for a GPU"),
+        (("--merge", "one"), "tune.merge: expected a file and those to put into it, got one"),
+        (("--merge", "one", "two", "--json"), "tune.json: expected none beside --merge, got True"),
         (("--diff", "none", "neither"), "tune.records: expected a file of records"),
+        (("--diff", "one", "two", "--least-gain", "2"), "tune.least_gain: expected none beside --diff"),
+        (("--prune", "one", CASES[0]), "tune.cases: expected none beside --prune"),
+        (("--prune", "one", "--least-gain", "nan"), "tune.least_gain: expected a number from 0, got nan"),
+        (("--prune", "one", "--least-gain", "-1"), "tune.least_gain: expected a number from 0, got -1.0"),
+        (("--prune", ""), "tune.records: expected a file of records"),
     ],
 )
 def test_wrong_options_are_named(tune: Tune, arguments: tuple[str, ...], where: str) -> None:
@@ -103,11 +122,33 @@ def test_wrong_options_are_named(tune: Tune, arguments: tuple[str, ...], where: 
     assert where in err
 
 
-def test_a_directory_that_cannot_be_written_is_named(tune: Tune, directory: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_named_before_the_first_case(tune: Tune, directory: Path) -> None:
     directory.write_text("a file")
-    code, _, err = tune(CASES[0], *EMULATED)
-    assert code == 2
+    code, out, err = tune(CASES[0], *EMULATED)
+    assert (code, out) == (2, "")
     assert "LOWDNN_TUNING_PATH: expected a directory" in err
+
+
+def test_records_of_a_newer_version_stay_and_are_told_once(tune: Tune, directory: Path, tmp_path: Path) -> None:
+    newer = '{"lowdnn_record":2,"of":"another form","with":"\u00fc"}'
+    RecordFile.in_directory(directory).merge([])
+    path = directory / "v1" / "records.jsonl"
+    path.write_text(f"{newer}\n{{damaged\n", encoding="utf-8")
+    code, out, _ = tune(*CASES, *EMULATED)
+    assert code == 0
+    assert out.count("1 records of other versions of lowdnn stay as they are") == 1
+    _, out, _ = tune("--prune", str(path))
+    assert "2 records stay in" in out
+    assert "and 1 of other versions; 0 dropped, and 0 other lines" in out
+    with path.open("a") as file:
+        file.write("{damaged\n")
+    _, out, _ = tune("--merge", str(path), str(path))
+    assert f"{path}:4: BAD_PARAM tuning record: expected a JSON document" in out
+    assert [line[:19] for line in path.read_text(encoding="utf-8").splitlines()] == [
+        newer[:19],
+        *[kept(directory)[0].text[:19]] * 2,
+    ]
+    assert path.read_text(encoding="utf-8").startswith(newer)
 
 
 def test_an_interrupted_run_keeps_what_it_found_and_goes_on(directory: Path, tune: Tune) -> None:
@@ -164,7 +205,7 @@ def test_files_are_merged_compared_and_pruned(tune: Tune, directory: Path, tmp_p
     assert "2 records stay" in out
     _, out, _ = tune("--prune", str(merged), "--least-gain", "1000")
     assert "less than 1000" in out
-    assert RecordFile(merged).records() == ({}, [])
+    assert RecordFile(merged).records() == ({}, {})
 
 
 @pytest.mark.parametrize("mode", [["--prune", "FILE"], ["--merge", "FILE", "RECORDS"], ["--diff", "RECORDS", "FILE"]])

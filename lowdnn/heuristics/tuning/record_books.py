@@ -154,6 +154,8 @@ class Records:
             lines = RecordLines({})
         if lines.strange:
             self._tell("records_damaged", {"book": book.name, "lines": lines.strange})
+        if lines.other_versions:
+            self._tell("records_of_other_version", {"book": book.name, "lines": lines.other_versions})
         self._read[book.name] = lines
         return lines
 

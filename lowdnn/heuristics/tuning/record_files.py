@@ -1,19 +1,26 @@
 """Files of tuning records: lines that are read whole, and written whole under a lock.
 
 A writer holds the lock of the folder, reads the file, merges its records into it and puts a new file in its place. So
-two processes that write at once lose nothing, and a reader sees all of a file or nothing. The file must be the user's
+two processes that write at once lose nothing, and a reader sees all of a file or nothing. Records of other versions of
+lowdnn stay as they are. The file must be the user's
 or root's, and nobody else's to write. So must the folder of a directory of records, to which the rules of the disk
 cache apply (``runtime.cache_directory``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from lowdnn.heuristics.tuning.records import RecordKey, TuningRecord, file_text, records_in
+from lowdnn.heuristics.tuning.records import (
+    RecordKey,
+    TuningRecord,
+    file_text,
+    lines_of_other_versions,
+    records_in,
+)
 from lowdnn.runtime.cache_directory import EntryFolder, opened
 from lowdnn.runtime.cache_files import read, write
 from lowdnn.runtime.shared_files import folder_of, locked
@@ -53,21 +60,35 @@ class RecordFile:
         except FileNotFoundError:
             return ""
 
-    def records(self) -> tuple[dict[RecordKey, TuningRecord], list[str]]:
-        """The records by their keys, and what is wrong with each other line."""
+    def records(self) -> tuple[dict[RecordKey, TuningRecord], dict[int, str]]:
+        """The records by their keys, and by its number what is wrong with each other line."""
         return records_in(self.text())
 
     def merge(self, records: Iterable[TuningRecord]) -> None:
-        """Adds the records; each takes the place of one with its key. Lines of another form are dropped."""
+        """Adds the records; each takes the place of one with its key. Damaged lines are dropped."""
         added = {record.key: record for record in records}
         self.change(lambda kept: {**_without(kept, added), **added})
 
     def change(self, change: Callable[[dict[RecordKey, TuningRecord]], dict[RecordKey, TuningRecord]]) -> None:
         """Replaces the records by what ``change`` makes of them, oldest first, at most ``MOST_RECORDS``."""
-        with self._opened(True) as folder, locked(folder, self._name):
-            kept, _ = records_in(self._text(folder))
+        with self._locked() as folder:
+            text = self._text(folder)
+            kept, _ = records_in(text)
             newest = list(change(kept).values())[-MOST_RECORDS:]
-            write(folder, self._name, file_text(newest).encode())
+            others = lines_of_other_versions(text)[-MOST_RECORDS:]
+            write(folder, self._name, "".join([*(f"{line}\n" for line in others), file_text(newest)]).encode())
+
+    def check(self) -> None:
+        """Makes the folder, and raises where records cannot be written."""
+        with self._locked():
+            pass
+
+    @contextmanager
+    def _locked(self) -> Iterator[EntryFolder]:
+        with self._opened(True) as folder:
+            self._text(folder)  # no lock is put beside a file that must not be written
+            with locked(folder, self._name):
+                yield folder
 
     def _text(self, folder: EntryFolder) -> str:
         try:

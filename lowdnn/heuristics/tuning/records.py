@@ -11,6 +11,7 @@ device of this name with as many multiprocessors, as long as the kernels of its 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -37,6 +38,8 @@ MOST_CASE = 4096
 #: The field of every record that has the version of its form.
 VERSION_FIELD = "lowdnn_record"
 _PREFIX = f'{{"{VERSION_FIELD}":{VERSION},"graph":"'
+#: The begin of a record's line of any version.
+_VERSION = re.compile(rf'\{{\s*"{VERSION_FIELD}"\s*:\s*(\d{{1,9}})\b')
 _FIELDS: Mapping[str, type] = {
     "graph": str,
     "device": str,
@@ -140,39 +143,49 @@ class TuningRecord:
 class RecordLines:
     """The lines of records by the graphs that they are for, taken apart when somebody asks for one.
 
-    strange: how many lines are of another form or version.
+    other_versions: how many lines are records of other versions.  strange: how many are of another form.
     """
 
     by_graph: Mapping[str, tuple[str, ...]]
     strange: int = 0
+    other_versions: int = 0
 
     @classmethod
     def of(cls, text: str) -> RecordLines:
         found: dict[str, list[str]] = {}
-        strange, begin = 0, len(_PREFIX)
+        strange = other_versions = 0
+        begin = len(_PREFIX)
         for line in text.splitlines():
             if line.startswith(_PREFIX):
                 found.setdefault(line[begin : begin + _KEY_DIGITS], []).append(line)
+            elif _is_of_other_version(line):
+                other_versions += 1
             elif line.strip():
                 strange += 1
-        return cls({graph: tuple(lines) for graph, lines in found.items()}, strange)
+        return cls({graph: tuple(lines) for graph, lines in found.items()}, strange, other_versions)
 
 
-def records_in(text: str) -> tuple[dict[RecordKey, TuningRecord], list[str]]:
-    """The records of a file's text by their keys, the last of each key; and what is wrong with each other line."""
+def records_in(text: str) -> tuple[dict[RecordKey, TuningRecord], dict[int, str]]:
+    """The records of a file's text by their keys, the last of each key; and by its number what is wrong with each
+    other line."""
     found: dict[RecordKey, TuningRecord] = {}
-    wrong: list[str] = []
+    wrong: dict[int, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             record = TuningRecord.of(line)
         except (BadParamError, SerializationVersionMismatchError) as error:
-            wrong.append(f"line {number}: {error}")
+            wrong[number] = str(error)
             continue
         found.pop(record.key, None)
         found[record.key] = record
     return found, wrong
+
+
+def lines_of_other_versions(text: str) -> list[str]:
+    """The lines that another version of lowdnn reads: writers of a file keep them as they are."""
+    return [line for line in text.splitlines() if _is_of_other_version(line)]
 
 
 def file_text(records: Iterable[TuningRecord]) -> str:
@@ -188,6 +201,11 @@ def short_key(graph: OperationGraph) -> str:
 def device_label(arch: ArchSpec) -> str:
     """By which a record names a device: its product, architecture and number of multiprocessors."""
     return f"{arch.board.product}, {arch.name}, {arch.sm_count}"
+
+
+def _is_of_other_version(line: str) -> bool:
+    found = _VERSION.match(line)
+    return found is not None and int(found[1]) != VERSION
 
 
 def _choices(given: Mapping[str, Any], where: str) -> Choices:

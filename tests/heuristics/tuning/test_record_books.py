@@ -148,7 +148,8 @@ def test_a_record_that_is_added_counts_from_then_on(tmp_path: Path) -> None:
         (lambda text: text.replace('"revision":"', '"revision":"0'), "record_outdated"),
         (lambda text: text.replace('"TILE_M":128', '"TILE_M":7'), "record_refused"),
         (lambda text: text.replace('"us":1.0', '"us":"quick"'), "record_damaged"),
-        (lambda text: text.replace('{"lowdnn_record":1', '{"lowdnn_record":0'), "records_damaged"),
+        (lambda text: text.replace('{"lowdnn_record":1', '{"lowdnn_record":2'), "records_of_other_version"),
+        (lambda text: text.replace('{"lowdnn_record":1', '{"lowdnn_record":x'), "records_damaged"),
     ],
 )
 def test_a_record_that_cannot_be_used_is_a_miss_told_once(

@@ -32,9 +32,9 @@ for number in range(25):
 
 def test_a_directory_is_the_users_own_and_so_is_its_file(tmp_path: Path) -> None:
     file = RecordFile.in_directory(tmp_path / "tuning")
-    assert file.records() == ({}, [])
+    assert file.records() == ({}, {})
     file.merge([RECORD])
-    assert file.records() == ({RECORD.key: RECORD}, [])
+    assert file.records() == ({RECORD.key: RECORD}, {})
     written = tmp_path / "tuning" / "v1" / "records.jsonl"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (written, written.parent)] == [0o600, 0o700]
 
