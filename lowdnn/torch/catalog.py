@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from lowdnn.torch.operation import Overload
-from lowdnn.torch.operations import convolution
+from lowdnn.torch.operations import batch_norm, convolution, group_norm, matmul, row_norms, softmax
 
 #: By the dispatcher's names.
-OVERLOADS: tuple[Overload, ...] = (*convolution.OVERLOADS,)
+OVERLOADS: tuple[Overload, ...] = (
+    *convolution.OVERLOADS,
+    *matmul.OVERLOADS,
+    *batch_norm.OVERLOADS,
+    *row_norms.OVERLOADS,
+    *group_norm.OVERLOADS,
+    *softmax.OVERLOADS,
+)
 
 
 def operation_names() -> tuple[str, ...]:

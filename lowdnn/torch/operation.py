@@ -42,7 +42,7 @@ class Overload:
     what the native kernel is to compute, and may raise what graphs raise, which declines the call, too.
     kind: the settings that its plans depend on (``settings.reader``).
     keys: the dispatch keys at which it is taken over.
-    native: another operation that computes the same where the one that was there cannot read lowdnn's results.
+    fallback: called in place of the native kernel, with it, where that cannot read lowdnn's results.
     """
 
     name: str
@@ -51,4 +51,4 @@ class Overload:
     sketch: Callable[..., Result]
     kind: str = ""
     keys: tuple[str, ...] = ("CUDA", "CPU")
-    native: Callable[..., Any] | None = None
+    fallback: Callable[..., Any] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from threading import RLock
 from types import TracebackType
 from typing import Any, Self
@@ -139,7 +140,8 @@ class _Installed:
 
     def _put(self) -> None:
         overload, key = self._plans.overload, self._plans.memory.dispatch_key
-        self._native = overload.native or _native(overload.name, key)
+        native = _native(overload.name, key)
+        self._native = partial(overload.fallback, native) if overload.fallback else native
         self._library = torch.library.Library("aten", "IMPL")
         function = kernel(self._plans, self._call_native)
         self._library.impl(overload.name, function, key, with_keyset=True, allow_override=True)

@@ -1,0 +1,95 @@
+"""Batch, layer, RMS and group norm with their gradients, against torch's own kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.torch.support import Face
+
+torch: Any = pytest.importorskip("torch", reason="torch's operations are under test")
+F = torch.nn.functional
+
+
+def batch_names(face: Face, *, training: bool) -> set[str]:
+    prefix = "native" if face.device == "emulated" else "cudnn"
+    return {f"{prefix}_batch_norm", *([f"{prefix}_batch_norm_backward"] if training else [])}
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (3, 6, 5), (2, 6, 4, 3)])
+def test_batch_norm_trains_and_keeps_statistics(face: Face, shape: tuple[int, ...]) -> None:
+    x, scale, bias = (face.reals(*dims, dtype=torch.float32) for dims in (shape, (6,), (6,)))
+
+    def normalised(x: Any, scale: Any, bias: Any) -> Any:
+        mean, var = torch.zeros(6, device=x.device), torch.ones(6, device=x.device)
+        y = F.batch_norm(x, mean, var, scale, bias, training=True, momentum=0.3)
+        return y, mean, var
+
+    face.check(normalised, x, scale, bias, taken=batch_names(face, training=True), tolerance=2e-4)
+
+
+def test_batch_norm_without_parameters(face: Face) -> None:
+    x = face.reals(2, 4, 3, 5, dtype=torch.float64)
+    names = ("native_batch_norm", "native_batch_norm_backward")
+    face.check(lambda x: F.batch_norm(x, None, None, training=True), x, taken=names)
+
+
+def test_batch_norm_infers(face: Face) -> None:
+    x, scale, bias, mean = (face.reals(*dims, dtype=torch.float32) for dims in ((2, 4, 3, 5), (4,), (4,), (4,)))
+    variance = mean.square()
+
+    def normalised(x: Any) -> Any:
+        with torch.no_grad():
+            return F.batch_norm(x, mean, variance, scale, bias)
+
+    face.check(normalised, x, taken=batch_names(face, training=False))
+
+
+def test_channels_last_and_narrow_types(face: Face) -> None:
+    x = face.reals(2, 8, 4, 3, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    scale, bias = face.reals(8, dtype=torch.float32), face.reals(8, dtype=torch.float32)
+    mean, var = torch.zeros(8, device=x.device), torch.ones(8, device=x.device)
+
+    def normalised(x: Any, scale: Any, bias: Any) -> Any:
+        return F.batch_norm(x, mean.clone(), var.clone(), scale, bias, training=True)
+
+    face.check(normalised, x, scale, bias, taken=batch_names(face, training=True), tolerance=3e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_parameters", "tolerance"),
+    [(torch.float32, True, 1e-4), (torch.float32, False, 1e-4), (torch.bfloat16, True, 5e-2)],
+)
+def test_layer_norm(face: Face, dtype: Any, has_parameters: bool, tolerance: float) -> None:
+    x = face.reals(3, 5, 2, 8, dtype=dtype)
+    parameters = [face.reals(2, 8, dtype=dtype) for _ in range(2)] if has_parameters else []
+    names = ("native_layer_norm", "native_layer_norm_backward")
+    face.check(lambda x, *rest: F.layer_norm(x, (2, 8), *rest), x, *parameters, taken=names, tolerance=tolerance)
+
+
+def test_layer_norm_of_a_strided_matrix(face: Face) -> None:
+    x, scale = face.reals(6, 24, dtype=torch.float32), face.reals(8, dtype=torch.float32)
+    names = ("native_layer_norm", "native_layer_norm_backward")
+    face.check(lambda x, scale: F.layer_norm(x[:, 8:16], (8,), scale), x, scale, taken=names, tolerance=1e-4)
+
+
+def test_rms_norm(face: Face) -> None:
+    x, scale, dy = (face.reals(*dims, dtype=torch.float32) for dims in ((5, 16), (16,), (5, 16)))
+    with face.enable(["rms_norm"]):
+        y, root = torch.ops.aten._fused_rms_norm(x, [16], scale, None)
+        dx, dscale = torch.ops.aten._fused_rms_norm_backward(dy, x, [16], root, scale, [True, True])
+    inputs = [x.double().requires_grad_(), scale.double().requires_grad_()]
+    expected = F.rms_norm(inputs[0], (16,), inputs[1], torch.finfo(torch.float32).eps)
+    wanted = torch.autograd.grad((expected * dy.double()).sum(), inputs)
+    assert root.shape == (5, 1)
+    for own, other in zip((y, dx, dscale), (expected.detach(), *wanted), strict=True):
+        torch.testing.assert_close(own.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_group_norm(face: Face, memory_format: Any) -> None:
+    x = face.reals(2, 6, 4, 3, dtype=torch.float32).to(memory_format=memory_format)
+    scale, bias = face.reals(6, dtype=torch.float32), face.reals(6, dtype=torch.float32)
+    names = ("native_group_norm", "native_group_norm_backward")
+    face.check(lambda x, *rest: F.group_norm(x, 3, *rest), x, scale, bias, taken=names, tolerance=1e-4)
