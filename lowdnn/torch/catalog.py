@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from lowdnn.torch.operation import Overload
-from lowdnn.torch.operations import batch_norm, convolution, group_norm, matmul, row_norms, softmax
+from lowdnn.torch.operations import (
+    batch_norm,
+    convolution,
+    group_norm,
+    matmul,
+    pooling,
+    row_norms,
+    softmax,
+    upsampling,
+)
 
 #: By the dispatcher's names.
 OVERLOADS: tuple[Overload, ...] = (
@@ -13,6 +22,8 @@ OVERLOADS: tuple[Overload, ...] = (
     *row_norms.OVERLOADS,
     *group_norm.OVERLOADS,
     *softmax.OVERLOADS,
+    *pooling.OVERLOADS,
+    *upsampling.OVERLOADS,
 )
 
 
