@@ -35,11 +35,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from lowdnn.status import LowdnnWarning
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 #: The form of an architecture's name; the emulated device checks which ones exist.
 _ARCH = r"sm_\d{2,4}a?"
@@ -111,19 +112,19 @@ class Config:
         source = _environment() if environment is None else environment
         return cls(
             device=_read(source, "LOWDNN_DEVICE", "auto", _one_of("auto", "cuda", "emulated")),
-            emulated_arch=_read(source, "LOWDNN_EMULATED_ARCH", "sm_90a", _arch),
-            emulated_policy=_read(source, "LOWDNN_EMULATED_POLICY", "lockstep", _policy),
-            cache_dir=_read(source, "LOWDNN_CACHE_DIR", default_cache_dir(source), _absolute_path),
-            disk_cache=_read(source, "LOWDNN_DISK_CACHE", True, _boolean),
-            compile_policy=_read(source, "LOWDNN_COMPILE", CompilePolicy.WAIT, _compile_policy),
+            emulated_arch=_read(source, "LOWDNN_EMULATED_ARCH", "sm_90a", _ARCH_NAME),
+            emulated_policy=_read(source, "LOWDNN_EMULATED_POLICY", "lockstep", _POLICY_TEXT),
+            cache_dir=_read(source, "LOWDNN_CACHE_DIR", default_cache_dir(source), _ABSOLUTE_PATH),
+            disk_cache=_read(source, "LOWDNN_DISK_CACHE", True, _SWITCH),
+            compile_policy=_read(source, "LOWDNN_COMPILE", CompilePolicy.WAIT, _COMPILE_POLICY),
             log_level=_read(source, "LOWDNN_LOG_LEVEL", "off", _one_of("debug", "info", "warning", "error", "off")),
             log_file=source.get("LOWDNN_LOG_FILE", ""),
-            debug=_read(source, "LOWDNN_DEBUG", False, _boolean),
-            nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
-            cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, bytes_from),
-            tuning_s=_read(source, "LOWDNN_TUNING_SECONDS", None, _seconds),
-            record_cases=_read(source, "LOWDNN_RECORD_CASES", None, lambda text: Path(text).absolute()),
-            tuning_path=_read(source, "LOWDNN_TUNING_PATH", default_tuning_path(source), _absolute_paths),
+            debug=_read(source, "LOWDNN_DEBUG", False, _SWITCH),
+            nvtx=_read(source, "LOWDNN_NVTX", False, _SWITCH),
+            cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, _BYTES),
+            tuning_s=_read(source, "LOWDNN_TUNING_SECONDS", None, _SECONDS),
+            record_cases=_read(source, "LOWDNN_RECORD_CASES", None, _PATH),
+            tuning_path=_read(source, "LOWDNN_TUNING_PATH", default_tuning_path(source), _ABSOLUTE_PATHS),
         )
 
 
@@ -178,19 +179,29 @@ def _environment() -> Mapping[str, str]:
     return {} if sys.flags.ignore_environment else os.environ
 
 
-def _read(environment: Mapping[str, str], name: str, default: T, parse: Callable[[str], T | None]) -> T:
+@dataclass(frozen=True)
+class _Form(Generic[T]):
+    """The values of a variable. rule: in words.  read: the value of a text; None for another text."""
+
+    rule: str
+    read: Callable[[str], T | None]
+
+
+def _read(environment: Mapping[str, str], name: str, default: D, form: _Form[T]) -> T | D:
     text = environment.get(name, "").strip()
     if not text:
         return default
-    value = parse(text)
+    value = form.read(text)
     if value is None:
-        warnings.warn(f"{name}={text!r} is not understood; taking {default}", ConfigWarning, stacklevel=3)
+        taken = os.pathsep.join(map(str, default)) if isinstance(default, tuple) else default
+        message = f"{name}={text!r} is not understood: expected {form.rule}; taking {taken}"
+        warnings.warn(message, ConfigWarning, stacklevel=3)
         return default
     return value
 
 
-def _one_of(*values: str) -> Callable[[str], str | None]:
-    return lambda text: text.lower() if text.lower() in values else None
+def _one_of(*values: str) -> _Form[str]:
+    return _Form(f"one of {', '.join(values)}", lambda text: text.lower() if text.lower() in values else None)
 
 
 def _compile_policy(text: str) -> CompilePolicy | None:
@@ -211,14 +222,17 @@ def _arch(text: str) -> str | None:
     return text.lower() if re.fullmatch(_ARCH, text.lower()) else None
 
 
-def _policy(text: str) -> str | None:
-    return text if re.fullmatch(_POLICY, text) else None
-
-
-def _absolute_path(text: str) -> Path | None:
-    return Path(text) if Path(text).is_absolute() else None
-
-
 def _absolute_paths(text: str) -> tuple[Path, ...] | None:
     paths = tuple(map(Path, text.split(os.pathsep)))
     return paths if all(path.is_absolute() for path in paths) else None
+
+
+_SWITCH = _Form("on or off", _boolean)
+_COMPILE_POLICY = _Form(f"one of {', '.join(CompilePolicy)}", _compile_policy)
+_ARCH_NAME = _Form("an architecture such as sm_90a", _arch)
+_POLICY_TEXT = _Form("a policy such as fuzz(7),early", lambda text: text if re.fullmatch(_POLICY, text) else None)
+_PATH = _Form("a path", lambda text: Path(text).absolute())
+_ABSOLUTE_PATH = _Form("an absolute path", lambda text: Path(text) if Path(text).is_absolute() else None)
+_ABSOLUTE_PATHS = _Form(f"absolute paths with {os.pathsep} between", _absolute_paths)
+_BYTES = _Form("bytes, or with K, M or G such as 500M", bytes_from)
+_SECONDS = _Form("seconds such as 2.5, more than 0", _seconds)

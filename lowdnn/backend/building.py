@@ -9,26 +9,53 @@ from concurrent.futures import ThreadPoolExecutor
 from lowdnn.backend.handle import Handle
 from lowdnn.heuristics.kernel_sets import KernelSet
 from lowdnn.plan import KernelRef
-from lowdnn.status import BadParamError
+from lowdnn.runtime.cache import DiskCache
+from lowdnn.status import BadParamError, LowdnnError
 
 
 def built(kernels: KernelSet, handle: Handle) -> Iterator[KernelRef]:
-    """Compiles the set for the handle's device into the disk cache, and gives each kernel once it is there.
+    """Compiles the set for the handle's device into the disk cache, and gives each kernel once it is at hand there.
 
     Handles with the same cache, in any process, then find them at hand, with the engines and knobs that the set's
-    shapes take them by. Raises BadParamError for a handle without a disk cache, CompilationFailedError.
+    shapes take them by. Raises BadParamError for a handle whose disk cache cannot be written or has no room for all,
+    CompilationFailedError.
     """
-    runtime = handle.runtime
-    if runtime.cache is None:
-        raise BadParamError.at("handle.config.disk_cache", expected="a directory for kernels", got="none")
-    for shape in kernels.shapes:
-        if shape.served is not None:
-            handle.known_choices.add(shape.served.plan, shape.shape.graph, shape.served.arch)
+    cache = checked_cache(handle)
+    is_on_disk = handle.runtime.modules.is_on_disk
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        tasks = [(kernel, pool.submit(runtime.modules.compile, (kernel,))) for kernel in kernels.kernels]
+        tasks = [(kernel, pool.submit(handle.runtime.modules.compile, (kernel,))) for kernel in kernels.kernels]
         try:
             for kernel, task in tasks:
                 task.result()
+                if not is_on_disk(kernel):
+                    raise _not_kept(cache, kernel)
                 yield kernel
         finally:
             pool.shutdown(cancel_futures=True)
+            for shape in kernels.shapes:
+                if shape.served is not None and all(map(is_on_disk, shape.served.plan.kernels)):
+                    handle.known_choices.add(shape.served.plan, shape.shape.graph, shape.served.arch)
+    # What was written last may have taken the room of what was written first.
+    for kernel in kernels.kernels:
+        if not is_on_disk(kernel):
+            raise _not_kept(cache, kernel)
+
+
+def checked_cache(handle: Handle) -> DiskCache:
+    """The handle's disk cache. Raises BadParamError where there is none, or it cannot be written."""
+    cache = handle.runtime.cache
+    if cache is None:
+        hint = "set LOWDNN_CACHE_DIR, and LOWDNN_DISK_CACHE=on"
+        raise BadParamError.at("handle.config.disk_cache", expected="a directory for kernels", got="none", hint=hint)
+    facts = cache.facts()
+    if not facts.is_writable:
+        got = f"{facts.directory}: {facts.refusal or 'not writable'}"
+        rule = "a directory that can be written"
+        raise BadParamError.at("cache.directory", expected=rule, got=got, hint="set LOWDNN_CACHE_DIR")
+    return cache
+
+
+def _not_kept(cache: DiskCache, kernel: KernelRef) -> LowdnnError:
+    rule = f"room for every kernel in {cache.directory}"
+    got = f"{cache.limit_bytes} bytes at most, and no {kernel.name}"
+    return BadParamError.at("cache.limit_bytes", expected=rule, got=got, hint="set LOWDNN_CACHE_SIZE")

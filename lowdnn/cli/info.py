@@ -23,6 +23,7 @@ from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.registry import ENGINES
 from lowdnn.heuristics.tuning.record_files import RecordFile
+from lowdnn.heuristics.tuning.records import lines_of_other_versions, records_in
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
@@ -145,10 +146,13 @@ def _cache(config: Config) -> dict[str, Any]:
 def _records(directory: Path) -> str:
     """How many tuning records a directory has, or why it is not used."""
     try:
-        records, wrong = RecordFile.in_directory(directory).records()
+        text = RecordFile.in_directory(directory).text()
     except (OSError, LowdnnError) as error:
         return f"not used: {error}"
-    return f"{len(records)} records" + (f", {len(wrong)} damaged lines" if wrong else "")
+    records, wrong = records_in(text)
+    others = len(lines_of_other_versions(text))
+    counts = {"records": len(records), "of other versions": others, "damaged lines": len(wrong) - others}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "records")
 
 
 def _library_in_place() -> str:

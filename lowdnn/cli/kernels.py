@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable
 
-from lowdnn.backend.building import built
+from lowdnn.backend.building import built, checked_cache
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.cli.options import Options, opened
@@ -25,6 +25,8 @@ def kernels(arguments: argparse.Namespace) -> int:
     workload = shapes_of(read_lines(arguments.cases), arguments.shapes)
     policy = CompilePolicy.AVOID  # so that all kernels, those with precompiled PTX included, become machine code
     with opened(arguments, Options("kernels", arguments, add_kernels_arguments), policy) as handle:
+        if arguments.build:
+            checked_cache(handle)  # choosing a set may take minutes
         found = kernel_set(
             workload, lambda graph: handle.rank(graph, HeurMode.A), handle.engines, arguments.max_kernels
         )
@@ -49,7 +51,7 @@ def shapes_of(lines: Iterable[Line], shapes: int) -> list[Shape]:
 def _build(found: KernelSet, handle: Handle, *, is_silent: bool) -> None:
     for number, kernel in enumerate(built(found, handle), 1):
         if not is_silent:
-            print(f"{number:4} of {len(found.kernels)} compiled  {kernel.name}", flush=True)
+            print(f"{number:4} of {len(found.kernels)} on disk  {kernel.name}", flush=True)
 
 
 def _table(found: KernelSet) -> Iterable[str]:

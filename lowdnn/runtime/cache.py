@@ -23,18 +23,20 @@ from pathlib import Path
 
 from lowdnn.config import Config
 from lowdnn.events import emit, event_logger
-from lowdnn.runtime.cache_directory import READ_ONLY_ERRORS, EntryFolder, opened
+from lowdnn.runtime.cache_directory import READ_ONLY_ERRORS, EntryFolder, can_be_made, opened
 from lowdnn.runtime.cache_files import (
     ENTRY,
+    FileGroup,
     by_use,
     evict,
     files_in,
     locked,
     payload_of,
     read,
-    remove,
+    remove_group,
     remove_left_behind,
     sealed,
+    takes_files,
     write,
 )
 from lowdnn.status import LowdnnWarning
@@ -128,22 +130,20 @@ class DiskCache:
         """Removes the entry of ``key`` with its companions; False where there was none that could be removed."""
         try:
             with opened(self.directory, makes=False) as folder:
-                names = [file.name for file in files_in(folder) if file.key == key]
-                return [remove(folder, name) for name in names].count(True) > 0
+                return remove_group(folder, FileGroup(key, tuple(file for file in files_in(folder) if file.key == key)))
         except OSError:
             return False
 
     def facts(self) -> CacheFacts:
-        """The state of the cache now. Makes no directory; one that is missing counts as usable."""
+        """The state of the cache now. A directory that is missing is usable, and stays missing."""
         where = str(self.directory)
         try:
             with opened(self.directory, makes=False) as folder:
                 files = list(files_in(folder))
-                can_write = os.access(".", os.W_OK | os.X_OK, dir_fd=folder.descriptor)
                 where, size_bytes = str(folder.path), sum(file.size_bytes for file in files)
-                return CacheFacts(where, self.limit_bytes, len(files), size_bytes, can_write)
+                return CacheFacts(where, self.limit_bytes, len(files), size_bytes, takes_files(folder))
         except FileNotFoundError:
-            return CacheFacts(where, self.limit_bytes)
+            return CacheFacts(where, self.limit_bytes, is_writable=can_be_made(self.directory))
         except OSError as error:
             return CacheFacts(where, self.limit_bytes, is_writable=False, refusal=str(error))
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 _LAYOUT = "v1"
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,6 +60,17 @@ def opened(directory: Path, *, makes: bool) -> Iterator[EntryFolder]:
             os.close(inner)
     finally:
         os.close(outer)
+
+
+def can_be_made(directory: Path) -> bool:
+    """Whether ``opened`` could make what is missing of ``directory``: a folder is made in the last one that is there,
+    and removed. Permissions alone do not tell, of a read-only file system or ``/proc``."""
+    there = next(path for path in (directory, *directory.parents) if os.path.isdir(path))
+    try:
+        os.rmdir(mkdtemp(prefix=".lowdnn-", dir=there))
+    except OSError:
+        return False
+    return True
 
 
 def _opened_folder(path: str, parent: int | None, *, makes: bool) -> int:

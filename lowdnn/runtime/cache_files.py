@@ -117,9 +117,10 @@ def evict(folder: EntryFolder, groups: Iterable[FileGroup], most_bytes: int) -> 
     return removed
 
 
-def remove_group(folder: EntryFolder, group: FileGroup) -> None:
-    for file in group.files:
-        remove(folder, file.name)
+def remove_group(folder: EntryFolder, group: FileGroup) -> bool:
+    """Whether there was a file that could be removed. The entry goes last: others without it count as damaged."""
+    names = sorted((file.name for file in group.files), key=lambda name: name.endswith(ENTRY))
+    return [remove(folder, name) for name in names].count(True) > 0
 
 
 def remove_left_behind(folder: EntryFolder, files: Iterable[CacheFile]) -> list[CacheFile]:
@@ -199,6 +200,16 @@ def write(folder: EntryFolder, name: str, data: bytes) -> None:
     except BaseException:
         remove(folder, temporary)
         raise
+
+
+def takes_files(folder: EntryFolder) -> bool:
+    """Whether a file can be made in the folder; it is removed."""
+    temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
+    try:
+        os.close(os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=folder.descriptor))
+    except OSError:
+        return False
+    return remove(folder, temporary)
 
 
 def _header(key: str, payload: bytes) -> str:

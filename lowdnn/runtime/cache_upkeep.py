@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,11 +110,14 @@ def trim(directory: Path, most_bytes: int | None = None, unused_s: float | None 
 
 
 def clear(directory: Path) -> Removed:
-    """Removes every file of this user."""
+    """Removes every file of this user, and the folder of entries where nothing else is in it."""
     with _folder(directory) as folder:
         if folder is None:
             return Removed(0, 0)
-        return _removed([file for file in files_in(folder) if remove(folder, file.name)])
+        removed = _removed([file for file in files_in(folder) if remove(folder, file.name)])
+        with suppress(OSError):
+            folder.path.rmdir()
+        return removed
 
 
 def verify(directory: Path, *, repairs: bool = False) -> Verdict:
@@ -188,7 +191,7 @@ def _damage(folder: EntryFolder, name: str) -> Damage | None:
         if problem := distrust(status):
             return Damage(name, problem)
         if not name.endswith(ENTRY):
-            is_alone = file.is_old and not _exists(folder, file.key + ENTRY)
+            is_alone = file.is_old and not _exists(folder, file.key + ENTRY) and _exists(folder, name)
             return Damage(name, "its entry is not there") if is_alone else None
         data = read(folder, name, is_use=False)
     except OSError:

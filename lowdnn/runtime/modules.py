@@ -66,6 +66,10 @@ class ModuleCache(ProcessBound):
         """Whether all are loaded, or on disk in a form that takes no compiler to load."""
         return all(map(self._is_at_hand, kernels))
 
+    def is_on_disk(self, kernel: KernelRef) -> bool:
+        """Whether another process finds the kernel in a form that takes no compiler to load."""
+        return self._compiler.is_on_disk(kernel, self._machine_arch(kernel))
+
     def compile(self, kernels: Sequence[KernelRef]) -> None:
         """Compiles the kernels that the disk cache does not have yet; loads nothing."""
         for kernel in kernels:
@@ -134,7 +138,7 @@ class ModuleCache(ProcessBound):
     def _is_at_hand(self, kernel: KernelRef) -> bool:
         if kernel in self._functions or kernel in self._on_disk:
             return True
-        if not self._compiler.is_on_disk(kernel, self._machine_arch(kernel)):
+        if not self.is_on_disk(kernel):
             return False
         self._on_disk.add(kernel)
         return True

@@ -33,7 +33,7 @@ def test_a_table_of_what_each_kernel_gains(capsys: pytest.CaptureFixture[str], c
 def test_the_set_is_compiled_for_other_processes(capsys: pytest.CaptureFixture[str], cache_dir: Path) -> None:
     arguments = ["kernels", CASE, "--max-kernels", "2", "--shapes", "4", *EMULATED]
     main([*arguments, "--build"])
-    built = [line for line in capsys.readouterr().out.splitlines() if " compiled  " in line]
+    built = [line for line in capsys.readouterr().out.splitlines() if " on disk  " in line]
     assert [line.split()[0] for line in built] == [str(number + 1) for number in range(len(built))]
     entries = [path.read_bytes() for path in (cache_dir / "v1").glob("*.bin")]
     for line in built:
@@ -64,3 +64,30 @@ def test_json_names_the_plan_of_each_shape(capsys: pytest.CaptureFixture[str], t
 def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", *arguments, *EMULATED]) == 2
     assert message in capsys.readouterr().err
+
+
+SMALL = "softmax dims=4x64 dtype=fp32"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        (
+            "LOWDNN_CACHE_DIR",
+            "/proc/lowdnn",
+            "cache.directory: expected a directory that can be written, got /proc/lowdnn",
+        ),
+        ("LOWDNN_CACHE_DIR", "/dev/null", "got /dev/null: not a directory"),
+        ("LOWDNN_DISK_CACHE", "off", "handle.config.disk_cache: expected a directory for kernels, got none"),
+        ("LOWDNN_CACHE_SIZE", "500", "cache.limit_bytes: expected room for every kernel"),
+        ("LOWDNN_CACHE_SIZE", "6000", "cache.limit_bytes: expected room for every kernel"),
+    ],
+)
+def test_kernels_that_are_not_kept_are_not_told_to_be(
+    variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert main(["kernels", SMALL, "norm dims=4x64 mode=layer", "--build", *EMULATED]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert "2 of 2 on disk" not in output.out or value == "6000"

@@ -146,6 +146,16 @@ def test_a_directory_without_write_permission_is_read(tmp_path: Path) -> None:
     assert not reader.facts().is_writable
 
 
+@pytest.mark.parametrize(
+    ("directory", "is_writable"), [("new/cache", True), ("file/cache", False), ("/proc/new/cache", False)]
+)
+def test_facts_try_whether_a_missing_directory_could_be_made(directory: str, is_writable: bool, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    facts = DiskCache(tmp_path / directory).facts()
+    assert facts.is_writable is is_writable
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_a_swapped_directory_changes_nothing_elsewhere(tmp_path: Path) -> None:
     """The folder is replaced by a link while it is in use; later accesses refuse the link."""
     (tmp_path / "victim").mkdir(mode=0o700)

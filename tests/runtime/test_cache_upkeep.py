@@ -81,7 +81,11 @@ def test_trim_takes_what_was_used_longest_ago(cache: DiskCache) -> None:
 def test_clear_leaves_no_file(cache: DiskCache) -> None:
     (folder(cache) / ".new-1").write_bytes(b"half")
     assert clear(cache.directory).files == 2 * len(KEYS) + 1
-    assert os.listdir(folder(cache)) == []
+    assert os.listdir(cache.directory) == []
+    assert cache.put(KEYS[0], b"x")
+    (folder(cache) / "notes").mkdir()
+    assert clear(cache.directory).files == 1
+    assert os.listdir(folder(cache)) == ["notes"]
 
 
 def cut(path: Path) -> None:
@@ -156,7 +160,7 @@ def test_a_directory_that_others_may_write_is_not_touched(cache: DiskCache) -> N
 
 
 def test_others_write_meanwhile(cache: DiskCache) -> None:
-    """Nothing that is being written counts as damaged, and nobody fails on what is gone."""
+    """Nothing that is being written or removed counts as damaged, and nobody fails on what is gone."""
     is_over = Event()
 
     def write() -> None:
