@@ -33,6 +33,7 @@ def test_every_variable_is_read() -> None:
             "LOWDNN_CACHE_SIZE": "20m",
             "LOWDNN_TUNING_PATH": "/tuning:/site",
             "LOWDNN_TUNING_SECONDS": "2.5",
+            "LOWDNN_EMULATED_DEVICES": "4",
         }
     )
     assert config == Config(
@@ -48,6 +49,7 @@ def test_every_variable_is_read() -> None:
         20 << 20,
         (Path("/tuning"), Path("/site")),
         2.5,
+        emulated_devices=4,
     )
 
 
@@ -62,6 +64,8 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("LOWDNN_DEVICE", "gpu"),
         ("LOWDNN_EMULATED_ARCH", "hopper"),
         ("LOWDNN_EMULATED_POLICY", "rm -rf"),
+        ("LOWDNN_EMULATED_DEVICES", "0"),
+        ("LOWDNN_EMULATED_DEVICES", "17"),
         ("LOWDNN_CACHE_DIR", "relative"),
         ("LOWDNN_TUNING_PATH", "/absolute:relative"),
         ("LOWDNN_TUNING_SECONDS", "0"),

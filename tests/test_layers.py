@@ -106,7 +106,8 @@ EMULATED = Order(
     "lowdnn.driver.emulated",
     (
         ("faults", "results", "values"),
-        ("parsing", "memory.arena"),
+        ("parsing", "memory.space"),
+        ("memory.arena",),
         ("lanes",),
         ("memory",),
         ("copying",),
@@ -122,7 +123,7 @@ EMULATED = Order(
         ("moves", "state"),
         ("streams",),
         ("context",),
-        ("graph_calls",),
+        ("graph_calls", "peers"),
         ("driver",),
     ),
 )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.checks import instance, integer, optional, shown
 from lowdnn.config import CompilePolicy, Config
-from lowdnn.driver import open_driver
+from lowdnn.driver import configured_driver
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
@@ -287,8 +287,7 @@ def _compile_policy(given: object) -> CompilePolicy:
 
 def arch_of_device(ordinal: int) -> ArchSpec:
     """The facts of a device by its number, of the driver that the environment chooses; no context is made."""
-    config = Config.from_environment()
-    driver = open_driver(config.device, arch=config.emulated_arch, policy=config.emulated_policy)
+    driver = configured_driver(Config.from_environment())
     count = driver.device_count()
     if not 0 <= ordinal < count:
         raise InvalidValueError.at("device_id", expected=f"0 to {count - 1}", got=ordinal)

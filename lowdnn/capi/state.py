@@ -15,7 +15,7 @@ from lowdnn.capi.objects import Objects
 from lowdnn.capi.packs import Packs
 from lowdnn.capi.thread_states import ThreadStates
 from lowdnn.config import Config
-from lowdnn.driver import open_driver
+from lowdnn.driver import configured_driver
 from lowdnn.driver.base import Driver, DriverError
 from lowdnn.enums import Severity
 from lowdnn.forking import tell_after_fork
@@ -93,8 +93,7 @@ class State:
     def driver(self) -> Driver:
         with self._lock:
             if self._driver is None:
-                config = Config.from_environment()
-                self._driver = open_driver(config.device, arch=config.emulated_arch, policy=config.emulated_policy)
+                self._driver = configured_driver(Config.from_environment())
             return self._driver
 
     def tell(self, log: LogCallback) -> None:

@@ -63,7 +63,7 @@ def collect() -> dict[str, Any]:
         "packages": {name: _installed(name) for name in _PACKAGES},
         "nvrtc": probe("nvrtc", _nvrtc),
         "cuda": probe("cuda", _cuda_devices),
-        "emulated": probe("emulated", lambda: _device(_emulated(config), 0)),
+        "emulated": probe("emulated", lambda: _emulated_devices(config)),
         "engines": [f"{entry.index} {entry.name}" for entry in ENGINES.entries],
         "ptx": probe("ptx", _precompiled),
         "cache": probe("cache", lambda: _cache(config)),
@@ -91,14 +91,17 @@ def _cuda_devices() -> dict[str, Any]:
     from lowdnn.driver import open_driver
 
     driver = open_driver("cuda")
-    devices = [_device(driver, ordinal) for ordinal in range(driver.device_count())]
-    return {"driver_version": driver.driver_version(), "devices": devices}
+    return {"driver_version": driver.driver_version(), "devices": _devices(driver)}
 
 
-def _emulated(config: Config) -> Driver:
-    from lowdnn.driver import open_driver
+def _emulated_devices(config: Config) -> dict[str, Any]:
+    from lowdnn.driver import configured_driver
 
-    return open_driver("emulated", arch=config.emulated_arch, policy=config.emulated_policy)
+    return {"devices": _devices(configured_driver(config, "emulated"))}
+
+
+def _devices(driver: Driver) -> list[dict[str, Any]]:
+    return [_device(driver, ordinal) for ordinal in range(driver.device_count())]
 
 
 def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
@@ -110,6 +113,7 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
         attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR),
     )
     return {
+        "number": ordinal,
         "name": driver.device_name(ordinal),
         "compute_capability": f"{major}.{minor}",
         "multiprocessors": attribute(DeviceAttribute.MULTIPROCESSOR_COUNT),

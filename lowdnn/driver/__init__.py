@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import warnings
 
+from lowdnn.config import Config
 from lowdnn.driver.base import Driver
 from lowdnn.driver.fault_injection import with_faults
 from lowdnn.status import AttributeTypeError, BadParamError, EmulatedDeviceWarning, LowdnnError
 
 
-def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lockstep", faults: str = "") -> Driver:
+def open_driver(
+    kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lockstep", devices: int = 1, faults: str = ""
+) -> Driver:
     """An initialised driver of one kind.
 
     ``cuda``: the GPU's driver; raises SublibraryLoadingFailedError or DriverError where there is none.
-    ``emulated``: the CPU, as a device of ``arch`` that runs as ``policy`` says: the order of blocks and warps, and when
-    asynchronous copies land (``warp-serial(7),early``); ``timeout=5`` stops launches without progress after 5 s.
+    ``emulated``: the CPU, as ``devices`` devices of ``arch`` that run as ``policy`` says: the order of blocks and
+    warps, and when asynchronous copies land (``warp-serial(7),early``); ``timeout=5`` stops launches without progress
+    after 5 s.
     ``auto``: the GPU where there is one, otherwise the emulated device, with one EmulatedDeviceWarning that says why.
     ``faults``: calls that are to fail (``mem_alloc:3=OUT_OF_MEMORY``), as ``fault_injection`` has them; for tests.
 
@@ -26,7 +30,7 @@ def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lock
     if kind == "cuda":
         return _open_cuda(faults)
     if kind == "emulated":
-        return _open_emulated(arch, policy, faults)
+        return _open_emulated(arch, policy, devices, faults)
     if kind != "auto":
         raise BadParamError.at("open_driver.kind", expected="auto, cuda or emulated", got=repr(kind))
     try:
@@ -37,7 +41,18 @@ def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lock
     if not missing:
         return driver
     warnings.warn(f"no GPU ({missing}); taking the emulated device, {arch}", EmulatedDeviceWarning, stacklevel=2)
-    return _open_emulated(arch, policy, faults)
+    return _open_emulated(arch, policy, devices, faults)
+
+
+def configured_driver(config: Config, kind: str | None = None, faults: str = "") -> Driver:
+    """The driver that a configuration names, or one of another ``kind`` with its choices; ``faults`` as above."""
+    return open_driver(
+        config.device if kind is None else kind,
+        arch=config.emulated_arch,
+        policy=config.emulated_policy,
+        devices=config.emulated_devices,
+        faults=faults,
+    )
 
 
 def _open_cuda(faults: str) -> Driver:
@@ -49,7 +64,7 @@ def _open_cuda(faults: str) -> Driver:
     return driver
 
 
-def _open_emulated(arch: str, policy: str, faults: str) -> Driver:
+def _open_emulated(arch: str, policy: str, devices: int, faults: str) -> Driver:
     # Imported here so that a process with a GPU never pays for the emulator.
     from lowdnn.driver.emulated.driver import EmulatedDriver
     from lowdnn.driver.emulated.options import Options
@@ -61,6 +76,7 @@ def _open_emulated(arch: str, policy: str, faults: str) -> Driver:
         landing=options.landing,
         races=options.races,
         timeout_s=options.timeout_s,
+        devices=devices,
     )
     driver = with_faults(emulated, faults)
     driver.init()

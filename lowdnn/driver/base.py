@@ -22,6 +22,9 @@ from lowdnn.tensor_map import Im2colMap, TiledMap
 
 Dim3 = tuple[int, int, int]
 
+#: Bytes of CUipcMemHandle and of CUipcEventHandle.
+IPC_HANDLE_BYTES = 64
+
 
 class DriverError(CudaDriverError):
     """A driver call failed.
@@ -135,6 +138,7 @@ class EventFlags(IntFlag):
     DEFAULT = 0
     BLOCKING_SYNC = 1
     DISABLE_TIMING = 2
+    INTERPROCESS = 4
 
 
 class CaptureMode(IntEnum):
@@ -219,6 +223,9 @@ class Driver(Protocol):
 
     def device_attribute(self, device: int, attribute: DeviceAttribute) -> int: ...
 
+    def device_can_access_peer(self, device: int, peer: int) -> bool:
+        """cuDeviceCanAccessPeer: whether kernels of ``device`` can be allowed to touch memory of ``peer``."""
+
     # -- context --------------------------------------------------------------------------------------------
     def primary_context_retain(self, device: int) -> int: ...
 
@@ -233,6 +240,12 @@ class Driver(Protocol):
         """The ordinal of the device of the calling thread's current context."""
 
     def context_synchronize(self) -> None: ...
+
+    def context_enable_peer_access(self, peer_context: int) -> None:
+        """cuCtxEnablePeerAccess: kernels of the current context may touch memory of ``peer_context``'s device, though
+        not of its stream-ordered pools. The other direction needs a call of its own."""
+
+    def context_disable_peer_access(self, peer_context: int) -> None: ...
 
     # -- memory ---------------------------------------------------------------------------------------------
     def mem_get_info(self) -> tuple[int, int]:
@@ -256,9 +269,35 @@ class Driver(Protocol):
 
     def memcpy_dtod_async(self, destination: int, source: int, size_bytes: int, stream: int) -> None: ...
 
+    def memcpy_peer_async(
+        self,
+        destination: int,
+        destination_context: int,
+        source: int,
+        source_context: int,
+        size_bytes: int,
+        stream: int,
+    ) -> None:
+        """cuMemcpyPeerAsync: from one device to another one; needs no peer access."""
+
     def memset_d8_async(self, destination: int, value: int, count: int, stream: int) -> None: ...
 
     def memset_d32_async(self, destination: int, value: int, count: int, stream: int) -> None: ...
+
+    # -- interprocess communication -------------------------------------------------------------------------
+    def ipc_get_mem_handle(self, address: int) -> bytes:
+        """cuIpcGetMemHandle: 64 bytes by which others open the allocation of ``mem_alloc`` that starts there."""
+
+    def ipc_open_mem_handle(self, handle: bytes) -> int:
+        """cuIpcOpenMemHandle: an address of the handle's memory, with peer access to it where it is another
+        device's."""
+
+    def ipc_close_mem_handle(self, address: int) -> None: ...
+
+    def ipc_get_event_handle(self, event: int) -> bytes:
+        """cuIpcGetEventHandle, for an event with EventFlags.INTERPROCESS and DISABLE_TIMING."""
+
+    def ipc_open_event_handle(self, handle: bytes) -> int: ...
 
     # -- tensor maps ----------------------------------------------------------------------------------------
     def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:

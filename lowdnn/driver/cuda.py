@@ -23,6 +23,7 @@ from lowdnn.driver.base import (
     PointerInfo,
     StreamFlags,
 )
+from lowdnn.driver.cuda_peers import CudaPeerCalls
 from lowdnn.driver.cuda_tensor_maps import bytes_of_map, im2col_arguments, map_of_bytes, tiled_arguments
 from lowdnn.driver.results import KERNEL_FAULTS, argument_text
 from lowdnn.status import SublibraryLoadingFailedError
@@ -42,7 +43,7 @@ _DLPACK_CUDA = 2
 _TELLS_PARAMETERS = 12040
 
 
-class CudaDriver:
+class CudaDriver(CudaPeerCalls):
     """``Driver`` over the CUDA driver API. ``bindings`` stands in for ``cuda.bindings.driver`` in tests."""
 
     kind = "cuda"

@@ -65,7 +65,9 @@ def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need, kept: list
 def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need, kept: list[object]) -> int:
     context = buffer.context
     if context is not handle.runtime.context and not context.is_of_device(handle.runtime.context):
-        raise StreamMismatchError.at(need.where, expected=f"memory of {handle!r}", got="memory of another device")
+        own = handle.runtime.context
+        got = f"memory of {context.device_beside(own)}"
+        raise StreamMismatchError.at(need.where, expected=f"memory of device {own.device} of {handle!r}", got=got)
     if buffer.size_bytes < need.size_bytes:
         _refuse_size(buffer.size_bytes, need)
     return buffer.address

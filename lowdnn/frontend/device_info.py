@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from lowdnn.config import Config
-from lowdnn.driver import open_driver
+from lowdnn.driver import configured_driver
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.frontend.arguments import integer
 from lowdnn.status import InvalidValueError
@@ -64,5 +64,4 @@ class DeviceInfo:
 
 
 def _driver_of_environment() -> Driver:
-    config = Config.from_environment()
-    return open_driver(config.device, arch=config.emulated_arch, policy=config.emulated_policy)
+    return configured_driver(Config.from_environment())

@@ -44,16 +44,17 @@ class Handle(BackendHandle):
                 raise
 
     @classmethod
-    def on_device_of(cls, other: BackendHandle, plan_cache: PlanCache | None = None) -> Self:
-        """A handle on the device of another one, with a stream, plans and a life of its own.
+    def beside(cls, other: BackendHandle, where: str, device: int, plan_cache: PlanCache | None = None) -> Self:
+        """A handle on a device of another one's driver, with a stream, plans and a life of its own.
 
-        plan_cache: shared with other handles; by default one of the handle's own.
+        where: the argument that the other one came in.  plan_cache: shared with other handles; by default one of the
+        handle's own.
         """
-        other.check_open("create_handle.same_device_as")
+        other.check_open(where)
         cache = optional(plan_cache, PlanCache, "create_handle.plan_cache")
         runtime = Runtime(
             other.runtime.driver,
-            device=other.runtime.context.device,
+            device=device,
             config=other.runtime.config,
             bundle=other.runtime.bundle,
         )

@@ -25,6 +25,7 @@ def create_handle(
     compile_policy: CompilePolicy | str | None = None,
     bundle: Bundle | None = None,
     same_device_as: BackendHandle | None = None,
+    same_driver_as: BackendHandle | None = None,
     plan_cache: PlanCache | None = None,
 ) -> Handle:
     """A handle; without arguments on the device that LOWDNN_DEVICE names (``auto``: the GPU, else the emulated one).
@@ -36,14 +37,20 @@ def create_handle(
     plan has been compiled meanwhile (``background``).
     ``bundle`` comes from ``lowdnn.load_bundle``: its graphs are planned by its choices, its kernels are not compiled.
     ``same_device_as``: a handle whose device the new one is for, in place of the arguments before. Handles of one
-    GPU share memory, streams and events anyway; otherwise each handle has an emulated device of its own.
+    GPU share memory, streams and events anyway; otherwise each handle has emulated devices of its own.
+    ``same_driver_as``: a handle whose driver the new one shares, on its device ``ordinal``, in place of the other
+    arguments before. Emulated devices reach each other's memory where they belong to one driver.
     ``plan_cache``: shared with other handles, as ``lowdnn.PlanCache`` says; by default one of the handle's own.
     """
+    others = (device, arch, policy, compile_policy, bundle, faults or None)
     if same_device_as is not None:
-        others = (device, arch, policy, compile_policy, bundle)
-        if ordinal or faults or any(given is not None for given in others):
-            raise BadParamError.at("create_handle.same_device_as", expected="no other argument", got="others too")
-        return Handle.on_device_of(_checked(same_device_as, "create_handle.same_device_as"), plan_cache)
+        _refuse_others("same_device_as", (*others, ordinal or None, same_driver_as))
+        where = "create_handle.same_device_as"
+        return Handle.beside(_checked(same_device_as, where), where, same_device_as.runtime.context.device, plan_cache)
+    if same_driver_as is not None:
+        _refuse_others("same_driver_as", others)
+        where = "create_handle.same_driver_as"
+        return Handle.beside(_checked(same_driver_as, where), where, ordinal, plan_cache)
     return Handle.open(
         device,
         ordinal=ordinal,
@@ -106,6 +113,12 @@ def create_device_properties(source: BackendHandle | str | bytes | int = 0) -> D
     if isinstance(source, int):
         return DeviceProperties(device_id=source)
     return DeviceProperties(json=_text(source))
+
+
+def _refuse_others(name: str, others: tuple[object, ...]) -> None:
+    """Raises BadParamError where arguments are given beside one that stands for them."""
+    if any(given is not None for given in others):
+        raise BadParamError.at(f"create_handle.{name}", expected="no other argument", got="others too")
 
 
 def _text(source: object) -> str:

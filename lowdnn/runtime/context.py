@@ -82,6 +82,10 @@ class Context(ProcessBound):
         """Whether both are the primary context of one device, so that they share memory, streams and events."""
         return self.device == other.device and self.driver == other.driver
 
+    def device_beside(self, other: Context) -> str:
+        """The device's name in a message of which ``other`` is the reader."""
+        return f"device {self.device}" + ("" if self.driver == other.driver else " of another driver")
+
     @property
     def compute_capability(self) -> tuple[int, int]:
         return (

@@ -92,7 +92,8 @@ def _view_of_buffer(value: DeviceBuffer, context: Context) -> TensorView:
         raise StreamMismatchError.at(
             "DeviceBuffer.context",
             expected=f"device {context.device}",
-            got=f"device {value.context.device} of another driver",
+            got=value.context.device_beside(context),
+            hint="copy it to the device of the handle",
         )
     return TensorView(value.address, value.data_type, value.shape, value.strides, False, value)
 

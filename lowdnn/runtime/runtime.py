@@ -11,7 +11,7 @@ from typing import Final
 
 from lowdnn.arch.specs import spec_for
 from lowdnn.config import CompilePolicy, Config
-from lowdnn.driver import open_driver
+from lowdnn.driver import configured_driver
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.events import Counters, emit, event_logger, log_to, range_annotator, stop_logging
 from lowdnn.plan import Plan
@@ -90,13 +90,7 @@ class Runtime(ProcessBound):
         faults: calls of the driver that are to fail, as in ``open_driver``.  bundle: as for the class.
         """
         chosen = Config.from_environment() if config is None else config
-        driver = open_driver(
-            chosen.device if kind is None else kind,
-            arch=chosen.emulated_arch,
-            policy=chosen.emulated_policy,
-            faults=faults,
-        )
-        return cls(driver, device=device, config=chosen, bundle=bundle)
+        return cls(configured_driver(chosen, kind, faults), device=device, config=chosen, bundle=bundle)
 
     def begin(self, plan: Plan) -> None:
         """Begins to compile the kernels of a plan that is about to be loaded, in other threads."""

@@ -19,12 +19,21 @@ from tests.heuristics.tuning.test_records import RECORD
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["emulated"]["compute_capability"] == "9.0"
-    assert re.fullmatch(r"PTX up to \d\.\d", report["emulated"]["images"])
+    assert report["emulated"]["devices"][0]["compute_capability"] == "9.0"
+    assert re.fullmatch(r"PTX up to \d\.\d", report["emulated"]["devices"][0]["images"])
     assert len(report["engines"]) == len(ENGINES)
     assert all({"reason", "advice"} == set(found) for found in report["missing"].values())
     for section in ("nvrtc", "cuda", "emulated", "ptx", "cache"):
         assert (report[section] is None) == (section in report["missing"])
+
+
+def test_info_lists_every_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOWDNN_EMULATED_DEVICES", "3")
+    assert main(["info", "--json"]) == 0
+    devices = json.loads(capsys.readouterr().out)["emulated"]["devices"]
+    assert [device["number"] for device in devices] == [0, 1, 2]
+    assert main(["info"]) == 0
+    assert capsys.readouterr().out.count("lowdnn emulated sm_90a") == 3
 
 
 def test_info_as_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,3 +230,30 @@ def test_spy_has_the_functions_that_the_driver_calls() -> None:
     names = set(re.findall(r"\bcu[A-Z][A-Za-z]+\b", source))
     assert len(names) > 40
     assert {name for name in names if not hasattr(bindings, name)} == set()
+
+
+def test_calls_that_reach_peers_pass_handles_as_bytes() -> None:
+    memory, event = bindings.CUipcMemHandle(), bindings.CUipcEventHandle()
+    for opaque, byte in ((memory, 1), (event, 2)):
+        ctypes.memset(opaque.getPtr(), byte, 64)
+    spy = Spy(
+        cuDeviceCanAccessPeer=(SUCCESS, 1),
+        cuIpcGetMemHandle=(SUCCESS, memory),
+        cuIpcGetEventHandle=(SUCCESS, event),
+        cuIpcOpenMemHandle=lambda handle, flags: (SUCCESS, ctypes.string_at(handle.getPtr(), 64)[63] + int(flags)),
+        cuIpcOpenEventHandle=lambda handle: (SUCCESS, ctypes.string_at(handle.getPtr(), 64)[0]),
+    )
+    driver = CudaDriver(spy)
+    assert driver.device_can_access_peer(0, 1) is True
+    assert driver.ipc_open_mem_handle(driver.ipc_get_mem_handle(0x7F00)) == 1 + 1
+    assert driver.ipc_open_event_handle(driver.ipc_get_event_handle(0x40)) == 2
+    with pytest.raises(DriverError, match="handle: expected 64 bytes, got 3"):
+        driver.ipc_open_mem_handle(b"abc")
+    driver.context_enable_peer_access(0x11)
+    driver.context_disable_peer_access(0x11)
+    driver.memcpy_peer_async(0x7F00, 0x11, 0x7E00, 0x22, 64, 0x33)
+    assert spy.calls[-3:] == [
+        ("cuCtxEnablePeerAccess", (0x11, 0)),
+        ("cuCtxDisablePeerAccess", (0x11,)),
+        ("cuMemcpyPeerAsync", (0x7F00, 0x11, 0x7E00, 0x22, 64, 0x33)),
+    ]

@@ -16,7 +16,7 @@ import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
 from lowdnn.driver import open_driver
 from lowdnn.driver.cuda import CudaDriver
-from lowdnn.status import AttributeTypeError, BadParamError, NotInitializedError
+from lowdnn.status import AttributeTypeError, BadParamError, NotInitializedError, StreamMismatchError
 
 
 def test_handles_are_created_and_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +122,34 @@ def test_a_handle_by_ordinal_and_stream(monkeypatch: pytest.MonkeyPatch) -> None
         cudnn.Handle(None, 7)
     with pytest.raises(BadParamError, match="stream"):
         cudnn.Handle(None, 0, 5.5)
+
+
+def test_handles_of_several_emulated_devices_share_one_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_DEVICE", "emulated")
+    monkeypatch.setenv("LOWDNN_EMULATED_DEVICES", "2")
+    x = np.arange(6, dtype=np.float32)
+    with (
+        cudnn.Handle(ordinal=1) as alone,
+        lowdnn.create_handle(ordinal=1) as second,
+        lowdnn.create_handle(same_driver_as=second) as first,
+    ):
+        assert [handle.runtime.context.device for handle in (alone, second, first)] == [1, 1, 0]
+        of_first, of_second = (lowdnn.from_numpy(x, handle) for handle in (first, second))
+        for handle, own, other in ((first, of_first, of_second), (second, of_second, of_first)):
+            graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=handle)
+            y = graph.add(graph.tensor([6], name="a"), graph.tensor([6], name="b")).set_output(True)
+            np.testing.assert_array_equal(graph.run(a=own, b=own)[y.get_name()].numpy(), 2 * x)
+            devices = [one.buffer.context.device for one in (own, other)]
+            with pytest.raises(
+                StreamMismatchError, match=r"expected memory of device {} .* got memory of device {}$".format(*devices)
+            ):
+                graph.run(a=own, b=other)
+            with pytest.raises(StreamMismatchError, match="of another driver"):
+                graph.run(a=own, b=lowdnn.from_numpy(x, alone))
+        with pytest.raises(BadParamError, match="same_driver_as: expected no other argument"):
+            lowdnn.create_handle("emulated", same_driver_as=first)
+        with pytest.raises(BadParamError, match=r"Context\.device: expected 0 to 1, got 2"):
+            lowdnn.create_handle(same_driver_as=first, ordinal=2)
 
 
 def test_handles_of_one_device_share_memory_streams_and_events(handle: Handle) -> None:

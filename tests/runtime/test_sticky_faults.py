@@ -66,7 +66,7 @@ def test_close_releases_everything_and_raises_nothing(
         for one in (*owned, tensor, handle, handle):
             one.close()
     assert "give_back_failed" in caplog.text
-    assert inner._context._state is None
+    assert inner._context.state(0) is None
     with opened(inner, tmp_path) as again:
         np.testing.assert_array_equal(lowdnn.from_numpy(np.ones(3, np.float32), again).numpy(), np.ones(3))
 
@@ -78,7 +78,7 @@ def test_close_raises_nothing_whatever_the_driver_says(inner: EmulatedDriver, tm
     kept = lowdnn.from_numpy(np.zeros(3, np.float32), handle)
     kept.close()
     handle.close()
-    assert inner._context._state is None
+    assert inner._context.state(0) is None
 
 
 def test_the_error_of_a_with_block_is_what_comes_out(inner: EmulatedDriver, tmp_path: Path) -> None:
@@ -90,4 +90,4 @@ def test_the_error_of_a_with_block_is_what_comes_out(inner: EmulatedDriver, tmp_
     with pytest.raises(KeyError, match="of the block"):
         use()
     gc.collect()
-    assert inner._context._state is None
+    assert inner._context.state(0) is None

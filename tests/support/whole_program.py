@@ -12,9 +12,10 @@ from typing import Any, cast
 import numpy as np
 
 from lowdnn.backend.handle import Handle
-from lowdnn.driver.base import DeviceAttribute, Driver, FunctionAttribute, LaunchConfig
+from lowdnn.driver.base import DeviceAttribute, Driver, EventFlags, FunctionAttribute, LaunchConfig
 from lowdnn.driver.fault_injection import CALLS
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.context import Context
 from lowdnn.runtime.event import Event
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
@@ -26,6 +27,20 @@ from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap
 from tests.support.runtime import ALPHA, X, Y, open_runtime, scale_plan
 
 COUNT = 300
+#: Calls for which a second device or process is needed.
+PEER_CALLS = frozenset(
+    {
+        "device_can_access_peer",
+        "context_enable_peer_access",
+        "context_disable_peer_access",
+        "memcpy_peer_async",
+        "ipc_get_mem_handle",
+        "ipc_open_mem_handle",
+        "ipc_close_mem_handle",
+        "ipc_get_event_handle",
+        "ipc_open_event_handle",
+    }
+)
 
 
 class WholeProgram:
@@ -36,6 +51,7 @@ class WholeProgram:
         self.cache_dir = cache_dir
         self.sources = sources
         self.handle: Handle | None = None
+        self.peer: Context | None = None
         self.steps: tuple[Callable[[], None], ...] = (
             driver.init,
             self.open,
@@ -48,6 +64,7 @@ class WholeProgram:
             self.encode_maps,
             self.ask_device,
             self.ask_function,
+            self.reach_peer,
         )
 
     @staticmethod
@@ -65,6 +82,8 @@ class WholeProgram:
     def close(self) -> None:
         if self.handle is not None:
             self.handle.close()
+        if self.peer is not None:
+            self.peer.close()
 
     @property
     def runtime(self) -> Runtime:
@@ -203,6 +222,33 @@ class WholeProgram:
             assert driver.occupancy_max_active_blocks(function, 128, 0) > 0
             assert driver.occupancy_max_active_clusters(function, config) > 0
             assert driver.occupancy_max_potential_cluster_size(function, config) >= 2
+
+    def reach_peer(self) -> None:
+        """Device 0 uses memory and events of device 1, where there is one."""
+        driver, context = self.driver, self.runtime.context
+        if driver.device_count() < 2:
+            return
+        assert driver.device_can_access_peer(0, 1)
+        peer = self.peer = self.peer or Context(driver, 1)
+        with (
+            DeviceBuffer.allocate(context, 64) as first,
+            DeviceBuffer.allocate(peer, 64) as second,
+            context.activated(),
+        ):
+            driver.context_enable_peer_access(peer.handle)
+            driver.context_disable_peer_access(peer.handle)
+            second.fill_bytes(3)
+            driver.memcpy_peer_async(first.address, context.handle, second.address, peer.handle, 64, 0)
+            assert (first.to_host() == 3).all()
+            if driver.kind == "emulated":  # a GPU opens handles in other processes only
+                self.open_handles(first.address)
+
+    def open_handles(self, address: int) -> None:
+        driver, flags = self.driver, EventFlags.INTERPROCESS | EventFlags.DISABLE_TIMING
+        opened = driver.ipc_open_mem_handle(driver.ipc_get_mem_handle(address))
+        driver.ipc_close_mem_handle(opened)
+        with self.owning(driver.event_create(flags), driver.event_destroy) as event:
+            driver.event_destroy(driver.ipc_open_event_handle(driver.ipc_get_event_handle(event)))
 
     @contextmanager
     def operands(self) -> Iterator[tuple[LoadedPlan, dict[int, int], DeviceBuffer]]:

@@ -1,4 +1,5 @@
-"""The emulated device's primary context: who holds it, which threads have it current, and the fault that breaks it."""
+"""The primary contexts of the emulated devices: who holds them, which threads have one current, and the fault that
+breaks it."""
 
 from __future__ import annotations
 
@@ -13,28 +14,33 @@ from lowdnn.driver.emulated.device import EmulatedDevice
 from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.memory.space import AddressSpace
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.running.clock import DeviceClock
-from lowdnn.driver.emulated.state import DeviceState
+from lowdnn.driver.emulated.state import DeviceState, System
 from lowdnn.driver.emulated.streams import refuse_in_any_capture
 from lowdnn.driver.results import CuResult
 
-#: The handle of the one context.
-CONTEXT = 0xE000
+#: The handle of device 0's context; those of the others follow.
+_FIRST_CONTEXT = 0xE000
+_FIRST_HANDLE = 0xE100
+#: Bytes of addresses for each device; its memory must fit.
+_RANGE_BYTES = 1 << 37
 
 
-class PrimaryContext:
-    """Makes the device's state with the first reference and drops it with the last; one call enters at a time."""
+class Contexts:
+    """Makes a device's state with the first reference to its context and drops it with the last; one call enters at a
+    time."""
 
     def __init__(self, device: EmulatedDevice, options: Options) -> None:
         self._device = device
         self._options = options
-        self._handles = itertools.count(0xE100, 16)
         self._lock = threading.RLock()
         self._current = threading.local()
-        self._references = 0
-        self._state: DeviceState | None = None
+        self._references = [0] * options.devices
+        self._handles = itertools.count(_FIRST_HANDLE, 16)
+        self._system: System | None = None
         self._process: int | None = None
 
     def initialise(self) -> None:
@@ -48,23 +54,23 @@ class PrimaryContext:
 
     def check_device(self, call: str, device: int) -> None:
         self.check_initialised(call)
-        if device != 0:
+        if not 0 <= device < self._options.devices:
             raise driver_error(call, CuResult.INVALID_DEVICE, device)
 
-    def retain(self) -> int:
+    def retain(self, device: int) -> int:
         with self._lock:
-            if self._state is None:
-                self._state = self._new_state()
-            self._references += 1
-        return CONTEXT
+            if not self._references[device]:
+                self._begin(device)
+            self._references[device] += 1
+        return _FIRST_CONTEXT + device
 
-    def release(self) -> None:
+    def release(self, device: int) -> None:
         with self._lock:
-            if self._references == 0:
+            if self._references[device] == 0:
                 raise driver_error("cuDevicePrimaryCtxRelease", CuResult.INVALID_CONTEXT)
-            self._references -= 1
-            if self._references == 0:
-                self._state = None
+            self._references[device] -= 1
+            if self._references[device] == 0:
+                self._end(device)
 
     def current(self) -> int:
         """The calling thread's current context, or 0."""
@@ -73,13 +79,24 @@ class PrimaryContext:
 
     def set_current(self, context: int) -> None:
         self.check_initialised("cuCtxSetCurrent")
-        if context not in (0, CONTEXT) or (context and self._state is None):
-            raise driver_error("cuCtxSetCurrent", CuResult.INVALID_CONTEXT, f"{context:#x}")
+        if context:
+            self.state_of("cuCtxSetCurrent", context)
         self._current.context = context
+
+    def state(self, device: int) -> DeviceState | None:
+        """The objects of a device; None where nobody holds its context."""
+        return None if self._system is None else self._system.states.get(device)
+
+    def state_of(self, call: str, context: int) -> DeviceState:
+        """The state of the device that has this context. Raises DriverError where there is none."""
+        state = self.state(context - _FIRST_CONTEXT)
+        if state is None:
+            raise driver_error(call, CuResult.INVALID_CONTEXT, f"{context:#x}")
+        return state
 
     @contextmanager
     def entered(self, call: str, *arguments: object, captures: bool = True) -> Iterator[DeviceState]:
-        """Every call that needs the context: one at a time, faults as ``DriverError``.
+        """Every call that needs the current context: one at a time, faults as ``DriverError``.
 
         ``captures=False`` marks what a GPU does not allow while the thread captures a stream.
         """
@@ -103,8 +120,8 @@ class PrimaryContext:
                 raise driver_error(call, CuResult.INVALID_VALUE, text, str(error)) from error
 
     def _usable_state(self, call: str, arguments: str) -> DeviceState:
-        state = self._state
-        if state is None or self.current() != CONTEXT:
+        state = self.state(self.current() - _FIRST_CONTEXT)
+        if state is None:
             raise driver_error(call, CuResult.INVALID_CONTEXT, arguments, "the context is not current in this thread")
         if state.fault is not None:
             first_line = state.fault.explanation.partition("\n")[0]
@@ -112,11 +129,19 @@ class PrimaryContext:
             raise driver_error(call, state.fault.result, arguments, explanation)
         return state
 
-    def _new_state(self) -> DeviceState:
+    def _end(self, number: int) -> None:
+        if self._system is not None:
+            self._system.states.pop(number).close()
+            if not self._system.states:
+                self._system = None
+
+    def _begin(self, number: int) -> None:
         device = self._device
-        memory = Arena(limit_bytes=device.memory_bytes)
+        if self._system is None:
+            self._system = System(AddressSpace(_RANGE_BYTES * self._options.devices), self._handles)
+        memory = Arena(device.memory_bytes, space=self._system.space, device=number)
         sm_count = device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
         clock_khz = device.attributes[DeviceAttribute.CLOCK_RATE_KHZ]
         clock = DeviceClock(clock_khz, sm_count, device.copy_bytes_per_ns)
         machine = Machine(memory, device.compute_capability, self._options, sm_count, clock)
-        return DeviceState(memory, machine, self._handles)
+        self._system.states[number] = DeviceState(number, _FIRST_CONTEXT + number, self._system, memory, machine)

@@ -21,7 +21,7 @@ from lowdnn.driver.base import (
     PointerInfo,
     StreamFlags,
 )
-from lowdnn.driver.emulated.context import CONTEXT, PrimaryContext
+from lowdnn.driver.emulated.context import Contexts
 from lowdnn.driver.emulated.copying.tensor_map import TensorMap, decode, encode, problem_of
 from lowdnn.driver.emulated.device import CUDA_VERSION, PTX_ISA, emulated_device
 from lowdnn.driver.emulated.graph_calls import GraphCalls, added, destroyed
@@ -37,18 +37,20 @@ from lowdnn.driver.emulated.launching import (
 )
 from lowdnn.driver.emulated.moves import fill, on_device, to_device, to_host
 from lowdnn.driver.emulated.options import Options
+from lowdnn.driver.emulated.peers import PeerCalls
 from lowdnn.driver.emulated.results import driver_error
-from lowdnn.driver.emulated.state import DeviceState, EventState, StreamState, find
+from lowdnn.driver.emulated.state import DeviceState, EventState, StreamState, find, stream_of
 from lowdnn.driver.emulated.streams import (
     begin_capture,
     check_event,
+    check_own_stream,
     check_stream,
+    destroy_event,
     destroy_stream,
     elapsed_ms,
     end_capture,
     record_event,
     refuse_in_capture,
-    stream_of,
     submit,
     wait_event,
 )
@@ -66,8 +68,8 @@ from lowdnn.tensor_map import (
 _DLPACK_EXTENSION = 12
 
 
-class EmulatedDriver:
-    """One emulated device of ``arch``: ``sm_80``, ``sm_90a``, ``sm_120``... See the package's docstring."""
+class EmulatedDriver(PeerCalls):
+    """Emulated devices of one ``arch``: ``sm_80``, ``sm_90a``, ``sm_120``... See the package's docstring."""
 
     kind = "emulated"
     dlpack_device_type = _DLPACK_EXTENSION
@@ -83,11 +85,13 @@ class EmulatedDriver:
         lane_budget: int = Options.lane_budget,
         timeout_s: float = Options.timeout_s,
         races: bool = False,
+        devices: int = 1,
     ) -> None:
         """``Options`` lists the choices. Raises ArchMismatchError, BadParamError for what there is not."""
         self._device = emulated_device(arch)
-        options = Options(policy, checks, landing, lane_budget, timeout_s, races)
-        self._context = PrimaryContext(self._device, options)
+        options = Options(policy, checks, landing, lane_budget, timeout_s, races, devices)
+        self._devices = devices
+        super().__init__(Contexts(self._device, options))
         #: Calls beyond ``Driver``.
         self.graph_calls = GraphCalls(self._context)
 
@@ -103,7 +107,7 @@ class EmulatedDriver:
 
     def device_count(self) -> int:
         self._context.check_initialised("cuDeviceGetCount")
-        return 1
+        return self._devices
 
     def device_name(self, device: int) -> str:
         self._context.check_device("cuDeviceGetName", device)
@@ -120,11 +124,11 @@ class EmulatedDriver:
     # -- context --------------------------------------------------------------------------------------------
     def primary_context_retain(self, device: int) -> int:
         self._context.check_device("cuDevicePrimaryCtxRetain", device)
-        return self._context.retain()
+        return self._context.retain(device)
 
     def primary_context_release(self, device: int) -> None:
         self._context.check_device("cuDevicePrimaryCtxRelease", device)
-        self._context.release()
+        self._context.release(device)
 
     def context_get_current(self) -> int:
         return self._context.current()
@@ -133,8 +137,8 @@ class EmulatedDriver:
         self._context.set_current(context)
 
     def context_get_device(self) -> int:
-        with self._context.entered("cuCtxGetDevice"):
-            return 0
+        with self._context.entered("cuCtxGetDevice") as state:
+            return state.number
 
     def context_synchronize(self) -> None:
         with self._context.entered("cuCtxSynchronize") as state:
@@ -157,7 +161,7 @@ class EmulatedDriver:
     def mem_alloc_async(self, size_bytes: int, stream: int, label: str = "") -> int:
         with self._context.entered("cuMemAllocAsync", size_bytes, captures=False) as state:
             refuse_in_capture(stream_of(state, stream).capture, "cuMemAllocAsync")
-            return state.memory.allocate(size_bytes, label) if size_bytes else 0
+            return state.memory.allocate(size_bytes, label, pooled=True) if size_bytes else 0
 
     def mem_free_async(self, address: int, stream: int) -> None:
         with self._context.entered("cuMemFreeAsync", address, captures=False) as state:
@@ -167,8 +171,8 @@ class EmulatedDriver:
 
     def pointer_info(self, address: int) -> PointerInfo | None:
         with self._context.entered("cuPointerGetAttribute", address) as state:
-            found = state.memory.allocation_at(address)
-            return None if found is None else PointerInfo(found.address, found.size, 0)
+            found = state.system.space.at(address)
+            return None if found is None else PointerInfo(found.address, found.size, found.device)
 
     def memcpy_htod_async(self, destination: int, source_host: int, size_bytes: int, stream: int) -> None:
         with self._context.entered("cuMemcpyHtoDAsync", destination, size_bytes) as state:
@@ -222,7 +226,7 @@ class EmulatedDriver:
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:
         with self._context.entered("cuStreamCreateWithPriority") as state:
-            return state.add(state.streams, StreamState())
+            return state.add(state.streams, StreamState(state.number))
 
     def stream_destroy(self, stream: int) -> None:
         with self._context.entered("cuStreamDestroy", stream) as state:
@@ -243,8 +247,7 @@ class EmulatedDriver:
 
     def stream_context(self, stream: int) -> int:
         with self._context.entered("cuStreamGetCtx", stream) as state:
-            stream_of(state, stream)
-            return CONTEXT
+            return state.system.states[stream_of(state, stream).device].context
 
     def stream_begin_capture(self, stream: int, mode: CaptureMode = CaptureMode.THREAD_LOCAL) -> None:
         with self._context.entered("cuStreamBeginCapture", stream) as state:
@@ -260,12 +263,12 @@ class EmulatedDriver:
 
     def event_create(self, flags: EventFlags = EventFlags.DEFAULT) -> int:
         with self._context.entered("cuEventCreate") as state:
-            return state.add(state.events, EventState(timed=EventFlags.DISABLE_TIMING not in flags))
+            timed, shared = EventFlags.DISABLE_TIMING not in flags, EventFlags.INTERPROCESS in flags
+            return state.add(state.events, EventState(state.number, timed, shared))
 
     def event_destroy(self, event: int) -> None:
         with self._context.entered("cuEventDestroy", event) as state:
-            find(state.events, "cuEventDestroy", event)
-            del state.events[event]
+            destroy_event(state, event)
 
     def event_record(self, event: int, stream: int) -> None:
         with self._context.entered("cuEventRecord", event, stream) as state:
@@ -354,6 +357,7 @@ class EmulatedDriver:
 
         def launch(stream: int) -> None:
             with self._context.entered("cuLaunchKernel", f"{function:#x}", config) as state:
+                check_own_stream(state, "cuLaunchKernel", stream)
                 submit(state, stream, self._kernel_work(state, function, config, parameters))
 
         return launch
@@ -446,4 +450,5 @@ class EmulatedDriver:
         return self._kernel_work(state, function, replace(config, programmatic_serialization=False), parameters)
 
     def _kernel_work(self, state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
-        return kernel_work(find(state.functions, "cuLaunchKernel", function).function, config, parameters)
+        found = find(state.functions, "cuLaunchKernel", function).function
+        return kernel_work(state.machine, found, config, parameters)

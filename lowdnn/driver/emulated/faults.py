@@ -18,6 +18,7 @@ class FaultKind(Enum):
 
     OUT_OF_BOUNDS = ("out-of-bounds", 700)
     USE_AFTER_FREE = ("use-after-free", 700)
+    NO_PEER_ACCESS = ("no-peer-access", 700)
     MISALIGNED = ("misaligned", 716)
     INVALID_TENSOR_MAP = ("invalid-tensor-map", 715)
     INVALID_TENSOR_COPY = ("invalid-tensor-copy", 715)

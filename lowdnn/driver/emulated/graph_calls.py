@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lowdnn.driver.emulated.context import PrimaryContext
+from lowdnn.driver.emulated.context import Contexts
 from lowdnn.driver.emulated.graphs import Child, Graph, Node, OtherWork
 from lowdnn.driver.emulated.moves import fill, on_device, to_device, to_host
 from lowdnn.driver.emulated.results import driver_error
-from lowdnn.driver.emulated.state import DeviceState, find
-from lowdnn.driver.emulated.streams import graph_handle, stream_of
+from lowdnn.driver.emulated.state import DeviceState, find, stream_of
+from lowdnn.driver.emulated.streams import graph_handle
 from lowdnn.driver.results import CuResult
 
 
 class GraphCalls:
     """Each method is a call of the driver and raises DriverError as that does."""
 
-    def __init__(self, context: PrimaryContext) -> None:
+    def __init__(self, context: Contexts) -> None:
         self._context = context
 
     def add_copy(
@@ -55,7 +55,7 @@ class GraphCalls:
         """A node that runs a copy of the graph ``child``."""
         call = "cuGraphAddChildGraphNode"
         with self._context.entered(call, graph, child) as state:
-            inside = find(state.graphs, call, child).embedded(state.handles)
+            inside = find(state.graphs, call, child).embedded(state.system.handles)
             return added(state, call, graph, dependencies, Child(inside, state.add(state.graphs, inside)))
 
     def child(self, node: int) -> int:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lowdnn.driver.base import LaunchConfig
-from lowdnn.driver.emulated.machine import Function
+from lowdnn.driver.emulated.machine import Function, Machine
 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """One kernel launch with its parameter values copied."""
+    """One kernel launch on a device's ``machine``, with its parameter values copied."""
 
+    machine: Machine
     function: Function
     config: LaunchConfig
     parameters: tuple[bytes, ...]
@@ -113,11 +114,11 @@ class Graph:
         return {place[node]: {place[one] for one in needed} for node, needed in self.dependencies.items()}
 
 
-def kernel_work(function: Function, config: LaunchConfig, parameters: int) -> KernelWork:
+def kernel_work(machine: Machine, function: Function, config: LaunchConfig, parameters: int) -> KernelWork:
     """The launch with its parameter values read from the ``void*[]`` at ``parameters``."""
     wanted = function.kernel.parameters
     pointers = (ctypes.c_void_p * len(wanted)).from_address(parameters) if wanted else ()
     values = tuple(
         ctypes.string_at(pointer or 0, parameter.size) for pointer, parameter in zip(pointers, wanted, strict=True)
     )
-    return KernelWork(function, config, values)
+    return KernelWork(machine, function, config, values)

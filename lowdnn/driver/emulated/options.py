@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.status import BadParamError
 
+#: A driver's most devices: those of the largest hosts.
+MOST_DEVICES = 16
 _LANDINGS = ("late", "early")
 _TIMEOUT = re.compile(r"timeout=(\d+(?:\.\d+)?)")
 
@@ -22,6 +24,7 @@ class Options:
     blocks, at least one; it changes speed and memory only. ``timeout_s``: a launch that makes no
     progress for so long is a fault, and so is one that takes 15 times that, as ``TimeLimit`` has it.
     ``races``: whether data races are looked for; a launch takes a few times as long.
+    ``devices``: how many devices of one kind the driver has.
     """
 
     policy: str = "lockstep"
@@ -30,6 +33,7 @@ class Options:
     lane_budget: int = 1 << 15
     timeout_s: float = 20.0
     races: bool = False
+    devices: int = 1
 
     @staticmethod
     def parse(text: str) -> Options:
@@ -68,6 +72,8 @@ class Options:
             raise BadParamError.at(
                 "EmulatedDriver.lane_budget", expected="a positive number of threads", got=repr(self.lane_budget)
             )
+        if type(self.devices) is not int or not 1 <= self.devices <= MOST_DEVICES:
+            raise BadParamError.at("EmulatedDriver.devices", expected=f"1 to {MOST_DEVICES}", got=repr(self.devices))
         if not self.timeout_s > 0:
             raise BadParamError.at(
                 "EmulatedDriver.timeout_s", expected="a positive number of seconds", got=repr(self.timeout_s)

@@ -11,6 +11,7 @@ from lowdnn.driver.emulated.graphs import Graph
 from lowdnn.driver.emulated.launching import LoadedFunction
 from lowdnn.driver.emulated.machine import Machine, Module
 from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.memory.space import AddressSpace
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.results import CuResult
 
@@ -21,61 +22,98 @@ T = TypeVar("T")
 class Capture:
     """A capture under way. ``invalid`` once a call was made that cannot be captured.
 
-    ``handle``: the graph's, once it was asked for.
+    ``handle``: the graph's, once it was asked for. ``device``: that of the stream ``origin``.
     """
 
     graph: Graph
     origin: int
     mode: CaptureMode
+    device: int = 0
     invalid: bool = False
+    ended: bool = False
     handle: int = 0
 
 
 @dataclass
 class StreamState:
-    """The state of a stream.
+    """The state of a stream of ``device``.
 
     capture: the capture that its work goes to.  passed: the nodes there on which its next work depends.
     """
 
+    device: int
     capture: Capture | None = None
     passed: set[int] = field(default_factory=set)
 
 
 @dataclass
 class EventState:
-    """``time_ns``: when it was last recorded, on the device's clock. ``capture``: the capture it was recorded in, after
-    the nodes ``passed``."""
+    """An event of ``device``. ``time_ns``: when it was last recorded, on the device's clock. ``capture``: the capture
+    it was recorded in, after the nodes ``passed``. ``shared``: handles for interprocess communication may be made of
+    it."""
 
+    device: int
     timed: bool
+    shared: bool = False
     time_ns: int | None = None
     capture: Capture | None = None
     passed: frozenset[int] = frozenset()
 
 
 @dataclass
-class DeviceState:
-    """Objects by handle; ``handles`` gives new ones. Streams 0, 1 and 2 are the driver's own (legacy, per-thread).
+class System:
+    """The common objects of a driver's devices: their addresses, their ``states`` by number, graphs by handle.
 
-    ``functions_of``: the handles of functions by module and name.
+    ``handles`` gives new ones. A device has a state as long as its primary context is held.
     """
 
+    space: AddressSpace
+    handles: Iterator[int]
+    states: dict[int, DeviceState] = field(default_factory=dict)
+    graphs: dict[int, Graph] = field(default_factory=dict)
+    executables: dict[int, Graph] = field(default_factory=dict)
+
+
+@dataclass
+class DeviceState:
+    """Objects of device ``number`` by handle. Streams 0, 1 and 2 are the driver's own (legacy, per-thread).
+
+    ``context``: the handle of its primary context. ``functions_of``: the handles of functions by module and name.
+    """
+
+    number: int
+    context: int
+    system: System
     memory: Arena
     machine: Machine
-    handles: Iterator[int]
-    streams: dict[int, StreamState] = field(default_factory=lambda: {stream: StreamState() for stream in range(3)})
+    streams: dict[int, StreamState] = field(init=False)
     events: dict[int, EventState] = field(default_factory=dict)
     modules: dict[int, Module] = field(default_factory=dict)
     functions: dict[int, LoadedFunction] = field(default_factory=dict)
     functions_of: dict[int, dict[str, int]] = field(default_factory=dict)
-    graphs: dict[int, Graph] = field(default_factory=dict)
-    executables: dict[int, Graph] = field(default_factory=dict)
     captures: list[Capture] = field(default_factory=list)
     fault: DriverError | None = None
 
+    def __post_init__(self) -> None:
+        self.streams = {stream: StreamState(self.number) for stream in range(3)}
+
+    @property
+    def graphs(self) -> dict[int, Graph]:
+        return self.system.graphs
+
+    @property
+    def executables(self) -> dict[int, Graph]:
+        return self.system.executables
+
+    def close(self) -> None:
+        """Frees the device's memory, and ends the access of peers to it."""
+        self.memory.close()
+        for other in self.system.states.values():
+            other.memory.peers.discard(self.number)
+
     def add(self, table: dict[int, T], value: T) -> int:
         """The new handle of ``value``, now in ``table``."""
-        handle = next(self.handles)
+        handle = next(self.system.handles)
         table[handle] = value
         return handle
 
@@ -85,3 +123,16 @@ def find(table: dict[int, T], call: str, handle: int) -> T:
     if handle not in table:
         raise driver_error(call, CuResult.INVALID_HANDLE, f"{handle:#x}")
     return table[handle]
+
+
+def stream_of(state: DeviceState, stream: int) -> StreamState:
+    """A stream of any device; streams 0, 1 and 2 are those of ``state``."""
+    owners = (state, *state.system.states.values())
+    found = next((one.streams[stream] for one in owners if stream in one.streams), None)
+    return find(state.streams, "stream", stream) if found is None else found
+
+
+def event_of(state: DeviceState, call: str, event: int) -> EventState:
+    """An event of any device."""
+    found = next((one.events[event] for one in state.system.states.values() if event in one.events), None)
+    return find(state.events, call, event) if found is None else found

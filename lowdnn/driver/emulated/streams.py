@@ -10,15 +10,11 @@ from __future__ import annotations
 from lowdnn.driver.base import CaptureMode
 from lowdnn.driver.emulated.graphs import Graph, OtherWork, Work
 from lowdnn.driver.emulated.results import driver_error
-from lowdnn.driver.emulated.state import Capture, DeviceState, EventState, StreamState, find
+from lowdnn.driver.emulated.state import Capture, DeviceState, EventState, event_of, stream_of
 from lowdnn.driver.results import CuResult
 
 #: The handles of the legacy default stream.
 _LEGACY = (0, 1)
-
-
-def stream_of(state: DeviceState, stream: int) -> StreamState:
-    return find(state.streams, "stream", stream)
 
 
 def submit(state: DeviceState, stream: int, work: Work) -> None:
@@ -30,9 +26,17 @@ def submit(state: DeviceState, stream: int, work: Work) -> None:
         found.passed.add(node)
     elif isinstance(work, OtherWork):
         work.run()
-        state.machine.clock.copy(work.size_bytes)
+        state.system.states[found.device].machine.clock.copy(work.size_bytes)
     else:
-        state.machine.launch(work.function, work.config, work.parameters)
+        work.machine.launch(work.function, work.config, work.parameters)
+
+
+def check_own_stream(state: DeviceState, call: str, stream: int) -> None:
+    """Raises DriverError for a stream of another device: kernels run in those of the current context."""
+    device = stream_of(state, stream).device
+    if device != state.number:
+        explanation = f"the stream is of device {device}, the current context of device {state.number}"
+        raise driver_error(call, CuResult.INVALID_HANDLE, f"{stream:#x}", explanation)
 
 
 def begin_capture(state: DeviceState, stream: int, mode: CaptureMode) -> None:
@@ -41,8 +45,8 @@ def begin_capture(state: DeviceState, stream: int, mode: CaptureMode) -> None:
         raise driver_error("cuStreamBeginCapture", CuResult.STREAM_CAPTURE_UNSUPPORTED, f"{stream:#x}")
     if found.capture is not None:
         raise driver_error("cuStreamBeginCapture", CuResult.ILLEGAL_STATE, f"{stream:#x}", "a capture is under way")
-    found.capture = Capture(Graph(), stream, mode)
-    state.captures.append(found.capture)
+    found.capture = Capture(Graph(), stream, mode, found.device)
+    state.system.states[found.device].captures.append(found.capture)
 
 
 def graph_handle(state: DeviceState, capture: Capture) -> int:
@@ -71,16 +75,18 @@ def end_capture(state: DeviceState, stream: int) -> int:
 
 def destroy_stream(state: DeviceState, stream: int) -> None:
     """Ends a stream, and with it a capture that began there."""
-    capture = find(state.streams, "cuStreamDestroy", stream).capture
-    if capture is not None and capture.origin == stream:
-        _forget(state, capture)
-    del state.streams[stream]
+    found = stream_of(state, stream)
+    if found.capture is not None and found.capture.origin == stream:
+        _forget(state, found.capture)
+    del state.system.states[found.device].streams[stream]
 
 
 def _forget(state: DeviceState, capture: Capture) -> None:
-    state.captures.remove(capture)
+    capture.ended = True
+    states = state.system.states
+    states[capture.device].captures.remove(capture)
     state.graphs.pop(capture.handle, None)
-    for joined in state.streams.values():
+    for joined in [stream for one in states.values() for stream in one.streams.values()]:
         if joined.capture is capture:
             joined.capture, joined.passed = None, set()
 
@@ -106,43 +112,55 @@ def check_stream(state: DeviceState, stream: int, call: str) -> None:
 
 def check_event(state: DeviceState, event: int, call: str) -> None:
     """Refuses to ask or to wait for an event of a capture, or for any while a stream is captured; all work is done."""
-    found = find(state.events, call, event)
-    if found.capture in state.captures:
+    found = event_of(state, call, event)
+    if found.capture is not None and not found.capture.ended:
         found.capture.invalid = True
-    _refuse_captured(state, found, call)
+    _refuse_captured(found, call)
     refuse_in_any_capture(state, call)
 
 
 def wait_event(state: DeviceState, stream: int, event: int) -> None:
     """A stream that waits for an event of a capture joins it."""
-    waited, waiting = find(state.events, "cuStreamWaitEvent", event), stream_of(state, stream)
-    if waited.capture in state.captures:
+    waited, waiting = event_of(state, "cuStreamWaitEvent", event), stream_of(state, stream)
+    if waited.capture is not None and not waited.capture.ended:
         waiting.capture = waited.capture
         waiting.passed |= waited.passed
     else:
-        _refuse_captured(state, waited, "cuStreamWaitEvent")
+        _refuse_captured(waited, "cuStreamWaitEvent")
 
 
 def record_event(state: DeviceState, event: int, stream: int) -> None:
-    recorded, recording = find(state.events, "cuEventRecord", event), stream_of(state, stream)
+    recorded, recording = event_of(state, "cuEventRecord", event), stream_of(state, stream)
+    if recorded.device != recording.device:
+        explanation = f"the event is of device {recorded.device}, the stream of device {recording.device}"
+        raise driver_error("cuEventRecord", CuResult.INVALID_HANDLE, f"{event:#x}, {stream:#x}", explanation)
     recorded.capture, recorded.passed = recording.capture, frozenset(recording.passed)
     if recorded.capture is None:
-        recorded.time_ns = state.machine.clock.record_event()
+        recorded.time_ns = state.system.states[recorded.device].machine.clock.record_event()
+
+
+def destroy_event(state: DeviceState, event: int) -> None:
+    event_of(state, "cuEventDestroy", event)
+    for one in state.system.states.values():
+        one.events.pop(event, None)
 
 
 def elapsed_ms(state: DeviceState, start: int, end: int) -> float:
     """Time between two events on the device's clock."""
     call = "cuEventElapsedTime"
-    first, last = (find(state.events, call, event) for event in (start, end))
+    first, last = (event_of(state, call, event) for event in (start, end))
+    if first.device != last.device:
+        explanation = f"events of devices {first.device} and {last.device}, which have clocks of their own"
+        raise driver_error(call, CuResult.INVALID_HANDLE, f"{start:#x}, {end:#x}", explanation)
     for one in (first, last):
-        _refuse_captured(state, one, call)
+        _refuse_captured(one, call)
     if not first.timed or not last.timed or first.time_ns is None or last.time_ns is None:
         raise driver_error(call, CuResult.INVALID_HANDLE, explanation="event not recorded, or untimed")
     return (last.time_ns - first.time_ns) * 1e-6
 
 
-def _refuse_captured(state: DeviceState, event: EventState, call: str) -> None:
+def _refuse_captured(event: EventState, call: str) -> None:
     """An event that was recorded in a capture tells nothing outside of it."""
     if event.capture is not None:
-        result = CuResult.CAPTURED_EVENT if event.capture in state.captures else CuResult.INVALID_VALUE
+        result = CuResult.INVALID_VALUE if event.capture.ended else CuResult.CAPTURED_EVENT
         raise driver_error(call, result, explanation="the event was last recorded in a capture")

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from lowdnn.driver.emulated.checking.accesses import epoch_bytes, of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
 from lowdnn.driver.emulated.checking.traits import Traits
-from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
+from lowdnn.driver.emulated.memory.arena import Arena, Array
+from lowdnn.driver.emulated.memory.space import lazy_map
 from lowdnn.driver.emulated.parsing.source_lines import source_line
 
 #: Most bytes of host memory for the epochs of the shared memory of one batch.
@@ -47,7 +48,7 @@ class LaunchHistory:
         self.ctas: list[int] = []
         #: By location in global memory through which threads synchronise: the clock that a reader acquires.
         self.locations: dict[tuple[bool, int], Array] = {}
-        self.accesses = of_global(arena.extent_bytes, self.traits.global_shift, lazy_map)
+        self.accesses = of_global(arena.space.extent_bytes, self.traits.global_shift, lazy_map)
         self._lines = kernel.code_lines
         self._ptx_lines = kernel.ptx_lines
         #: Numbers of sites by block and place in its code; kept since finding the line of a place is slow.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.lanes import Storage
-from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Bytes
+from lowdnn.driver.emulated.memory.arena import Bytes
+from lowdnn.driver.emulated.memory.space import ARENA_BASE
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from lowdnn.driver.emulated.copying.transfer import UNITS, Places, Transfer, for
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.lanes import Lanes, Storage
 from lowdnn.driver.emulated.memory.access import unwritten_fault
-from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, Array, Bytes
+from lowdnn.driver.emulated.memory.arena import DTYPES, Array, Bytes
+from lowdnn.driver.emulated.memory.space import ARENA_BASE
 
 #: ``update(view, element numbers, operands)``: a reduction in memory, as ``values.atomic.updater`` makes it.
 Update = Callable[..., Any]

@@ -18,7 +18,8 @@ from lowdnn.driver.emulated.copying.transfer import Places, Transfer, check_sign
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.address import Address, check, shared_bytes
-from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.memory.space import ARENA_BASE
 
 #: A base and an offset in bytes.
 Place = tuple[Address, int]

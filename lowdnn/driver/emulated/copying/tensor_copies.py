@@ -19,7 +19,8 @@ from lowdnn.driver.emulated.copying.transfer import Places, Transfer, check_sign
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
-from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.memory.space import ARENA_BASE
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.emulated.values.atomic import updater
 from lowdnn.status import NotSupportedError

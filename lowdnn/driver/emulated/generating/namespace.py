@@ -9,7 +9,8 @@ import numpy as np
 from lowdnn.driver.emulated.generating.special import clock, special_array, timer
 from lowdnn.driver.emulated.memory.access import load, store
 from lowdnn.driver.emulated.memory.address import Address, own_shared
-from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from lowdnn.driver.emulated.memory.arena import DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from lowdnn.driver.emulated.memory.space import ARENA_BASE
 from lowdnn.driver.emulated.running.accumulators import retyped, settled
 from lowdnn.driver.emulated.running.batch import Group, poison, select
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.lanes import Lanes
-from lowdnn.driver.emulated.memory.arena import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
+from lowdnn.driver.emulated.memory.arena import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
 from lowdnn.driver.emulated.memory.batch import MemoryBatch
+from lowdnn.driver.emulated.memory.space import ARENA_BASE
 
 _I8 = np.int64
 #: Bits of the offset in a CTA's window at the low end of a shared address; the higher bits name the CTA.

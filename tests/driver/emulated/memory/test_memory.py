@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, LaneFault
-from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Arena
+from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.memory.space import ARENA_BASE
 from tests.support.data import fresh_seed
 
 
@@ -34,11 +35,11 @@ def test_an_allocation_is_complete_once_all_of_it_is_written():
     arena = Arena()
     written, other = arena.allocate(100), arena.allocate(100)
     arena.fill(written + 50, 1, 50)
-    assert not arena.allocation_at(written).complete
+    assert not arena.space.at(written).complete
     arena.fill(written, 1, 100)
-    assert arena.allocation_at(written).complete
+    assert arena.space.at(written).complete
     arena.copy(written, other, 10)
-    assert not arena.allocation_at(written).complete
+    assert not arena.space.at(written).complete
     assert (arena.written(written, 10), arena.written(written + 10, 90)) == (False, True)
 
 
@@ -66,7 +67,7 @@ def test_freed_memory_is_gone_and_its_address_is_not_used_again():
     arena.host_write(old, np.ones(1 << 20, np.uint8))
     arena.free(old)
     assert arena.live_bytes == 0
-    assert arena.allocation_at(old) is None
+    assert arena.space.at(old) is None
     new = arena.allocate(1 << 20)
     assert new != old
     assert not arena.written(new, 1 << 20)
@@ -134,7 +135,7 @@ def test_module_variables_live_until_unload(bench, compile_cuda):
     before = bench.memory.live_bytes
     bench.machine.unload(module)
     assert bench.memory.live_bytes == before - 16 - 4 - 8
-    assert bench.memory.allocation_at(address) is None
+    assert bench.memory.space.at(address) is None
     assert not module.functions
 
 
@@ -269,7 +270,7 @@ def test_records_of_freed_memory_are_bounded():
     addresses = [arena.allocate(100, f"a{number}") for number in range(3000)]
     for address in addresses:
         arena.free(address)
-    assert len(arena._allocations) == len(arena._starts) == 1024
+    assert len(arena.space._allocations) == len(arena.space._starts) == 1024
     assert arena.fault(addresses[-1], 4, None).kind is FaultKind.USE_AFTER_FREE
     assert arena.fault(addresses[0], 4, None).kind is FaultKind.OUT_OF_BOUNDS
     assert not arena.inside(np.array(addresses, np.uint64), 4)[0].any()
