@@ -1,22 +1,21 @@
 """Configuration: the only reader of ``LOWDNN_*`` environment variables.
 
-| variable                | values                           | default            | meaning                            |
-| ----------------------- | -------------------------------- | ------------------ | ---------------------------------- |
-| LOWDNN_DEVICE           | auto, cuda, emulated             | auto               | driver of a handle that names none |
-| LOWDNN_EMULATED_ARCH    | sm_80, sm_90a, sm_120, ...       | sm_90a             | architecture of emulated devices   |
-| LOWDNN_EMULATED_POLICY  | lockstep, fuzz(SEED),early, ...  | lockstep           | their scheduling policy            |
-| LOWDNN_EMULATED_DEVICES | 1 to 16                          | 1                  | their number                       |
-| LOWDNN_CACHE_DIR        | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels      |
-| LOWDNN_DISK_CACHE       | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk      |
-| LOWDNN_CACHE_SIZE       | bytes, or with K, M, G: 500M     | 1G                 | the most that they take up there   |
-| LOWDNN_TUNING_PATH      | absolute paths with : between    | see below          | directories of tuning records      |
-| LOWDNN_TUNING_SECONDS   | seconds: 5, 0.5                  | none               | of tuning a new graph in mode B    |
-| LOWDNN_COMPILE          | wait, avoid, background          | wait               | see ``CompilePolicy``              |
-| LOWDNN_LOG_LEVEL        | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE  |
-| LOWDNN_LOG_FILE         | a path; %p is the process id     | standard error     | where events are written           |
-| LOWDNN_DEBUG            | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)      |
-| LOWDNN_NVTX             | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute     |
-| LOWDNN_RECORD_CASES     | a path                           | none               | file of the graphs that are run    |
+| variable               | values                           | default            | meaning                             |
+| ---------------------- | -------------------------------- | ------------------ | ----------------------------------- |
+| LOWDNN_DEVICE          | auto, cuda, emulated             | auto               | driver of a handle that names none  |
+| LOWDNN_EMULATED_ARCH   | sm_80, sm_90a, sm_120, ...       | sm_90a             | architecture of the emulated device |
+| LOWDNN_EMULATED_POLICY | lockstep, fuzz(SEED),early, ...  | lockstep           | its scheduling policy, and how many |
+| LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels       |
+| LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
+| LOWDNN_CACHE_SIZE      | bytes, or with K, M, G: 500M     | 1G                 | the most that they take up there    |
+| LOWDNN_TUNING_PATH     | absolute paths with : between    | see below          | directories of tuning records       |
+| LOWDNN_TUNING_SECONDS  | seconds: 5, 0.5                  | none               | of tuning a new graph in mode B     |
+| LOWDNN_COMPILE         | wait, avoid, background          | wait               | see ``CompilePolicy``               |
+| LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
+| LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
+| LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
+| LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
+| LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
 
 By default LOWDNN_TUNING_PATH has the user's directory, XDG data + ``lowdnn/tuning``, and behind it that of all users of
 a machine: ``/usr/local/share/lowdnn/tuning``. Records are written to the first.
@@ -46,7 +45,7 @@ D = TypeVar("D")
 #: The form of an architecture's name; the emulated device checks which ones exist.
 _ARCH = r"sm_\d{2,4}a?"
 #: The form of a policy; the emulated device, which reads it, says what each word means.
-_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races|timeout=\d{1,9}(\.\d{1,9})?))*"
+_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races|timeout=\d{1,9}(\.\d{1,9})?|devices=\d{1,2}))*"
 
 
 #: Tuning records for all users of a machine.
@@ -106,7 +105,6 @@ class Config:
     compile_policy: CompilePolicy = CompilePolicy.WAIT
     compile_threads: int | None = None
     compile_gradients: bool = False
-    emulated_devices: int = 1
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
@@ -116,7 +114,6 @@ class Config:
             device=_read(source, "LOWDNN_DEVICE", "auto", _one_of("auto", "cuda", "emulated")),
             emulated_arch=_read(source, "LOWDNN_EMULATED_ARCH", "sm_90a", _ARCH_NAME),
             emulated_policy=_read(source, "LOWDNN_EMULATED_POLICY", "lockstep", _POLICY_TEXT),
-            emulated_devices=_read(source, "LOWDNN_EMULATED_DEVICES", 1, _DEVICES),
             cache_dir=_read(source, "LOWDNN_CACHE_DIR", default_cache_dir(source), _ABSOLUTE_PATH),
             disk_cache=_read(source, "LOWDNN_DISK_CACHE", True, _SWITCH),
             compile_policy=_read(source, "LOWDNN_COMPILE", CompilePolicy.WAIT, _COMPILE_POLICY),
@@ -234,7 +231,6 @@ _SWITCH = _Form("on or off", _boolean)
 _COMPILE_POLICY = _Form(f"one of {', '.join(CompilePolicy)}", _compile_policy)
 _ARCH_NAME = _Form("an architecture such as sm_90a", _arch)
 _POLICY_TEXT = _Form("a policy such as fuzz(7),early", lambda text: text if re.fullmatch(_POLICY, text) else None)
-_DEVICES = _Form("1 to 16", lambda text: int(text) if re.fullmatch(r"[1-9]|1[0-6]", text) else None)
 _PATH = _Form("a path", lambda text: Path(text).absolute())
 _ABSOLUTE_PATH = _Form("an absolute path", lambda text: Path(text) if Path(text).is_absolute() else None)
 _ABSOLUTE_PATHS = _Form(f"absolute paths with {os.pathsep} between", _absolute_paths)

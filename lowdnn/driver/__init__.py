@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 from lowdnn.config import Config
 from lowdnn.driver.base import Driver
@@ -11,14 +12,14 @@ from lowdnn.status import AttributeTypeError, BadParamError, EmulatedDeviceWarni
 
 
 def open_driver(
-    kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lockstep", devices: int = 1, faults: str = ""
+    kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lockstep", devices: int | None = None, faults: str = ""
 ) -> Driver:
     """An initialised driver of one kind.
 
     ``cuda``: the GPU's driver; raises SublibraryLoadingFailedError or DriverError where there is none.
-    ``emulated``: the CPU, as ``devices`` devices of ``arch`` that run as ``policy`` says: the order of blocks and
-    warps, and when asynchronous copies land (``warp-serial(7),early``); ``timeout=5`` stops launches without progress
-    after 5 s.
+    ``emulated``: the CPU, as a device of ``arch`` that runs as ``policy`` says: the order of blocks and warps, and when
+    asynchronous copies land (``warp-serial(7),early``); ``timeout=5`` stops launches without progress after 5 s.
+    ``devices``: how many emulated devices there are, as ``devices=2`` in a policy says; by default one.
     ``auto``: the GPU where there is one, otherwise the emulated device, with one EmulatedDeviceWarning that says why.
     ``faults``: calls that are to fail (``mem_alloc:3=OUT_OF_MEMORY``), as ``fault_injection`` has them; for tests.
 
@@ -50,7 +51,6 @@ def configured_driver(config: Config, kind: str | None = None, faults: str = "")
         config.device if kind is None else kind,
         arch=config.emulated_arch,
         policy=config.emulated_policy,
-        devices=config.emulated_devices,
         faults=faults,
     )
 
@@ -64,19 +64,20 @@ def _open_cuda(faults: str) -> Driver:
     return driver
 
 
-def _open_emulated(arch: str, policy: str, devices: int, faults: str) -> Driver:
+def _open_emulated(arch: str, policy: str, devices: int | None, faults: str) -> Driver:
     # Imported here so that a process with a GPU never pays for the emulator.
     from lowdnn.driver.emulated.driver import EmulatedDriver
     from lowdnn.driver.emulated.options import Options
 
     options = Options.parse(policy)
+    options = options if devices is None else replace(options, devices=devices)
     emulated = EmulatedDriver(
         arch=arch,
         policy=options.policy,
         landing=options.landing,
         races=options.races,
         timeout_s=options.timeout_s,
-        devices=devices,
+        devices=options.devices,
     )
     driver = with_faults(emulated, faults)
     driver.init()

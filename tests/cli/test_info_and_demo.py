@@ -28,7 +28,7 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_info_lists_every_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("LOWDNN_EMULATED_DEVICES", "3")
+    monkeypatch.setenv("LOWDNN_EMULATED_POLICY", "lockstep,devices=3")
     assert main(["info", "--json"]) == 0
     devices = json.loads(capsys.readouterr().out)["emulated"]["devices"]
     assert [device["number"] for device in devices] == [0, 1, 2]

@@ -126,7 +126,7 @@ def test_a_handle_by_ordinal_and_stream(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_handles_of_several_emulated_devices_share_one_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOWDNN_DEVICE", "emulated")
-    monkeypatch.setenv("LOWDNN_EMULATED_DEVICES", "2")
+    monkeypatch.setenv("LOWDNN_EMULATED_POLICY", "fuzz(3),devices=2")
     x = np.arange(6, dtype=np.float32)
     with (
         cudnn.Handle(ordinal=1) as alone,

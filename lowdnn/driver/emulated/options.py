@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.status import BadParamError
@@ -11,7 +13,13 @@ from lowdnn.status import BadParamError
 #: A driver's most devices: those of the largest hosts.
 MOST_DEVICES = 16
 _LANDINGS = ("late", "early")
-_TIMEOUT = re.compile(r"timeout=(\d+(?:\.\d+)?)")
+#: The words behind a policy: the option that each one sets, its form, and the value of what the form catches.
+_WORDS: tuple[tuple[str, re.Pattern[str], Callable[[str], Any]], ...] = (
+    ("landing", re.compile("(late|early)"), str),
+    ("races", re.compile("(races)"), bool),
+    ("timeout_s", re.compile(r"timeout=(\d+(?:\.\d+)?)"), float),
+    ("devices", re.compile(r"devices=(\d+)"), int),
+)
 
 
 @dataclass(frozen=True)
@@ -37,27 +45,22 @@ class Options:
 
     @staticmethod
     def parse(text: str) -> Options:
-        """Options from ``POLICY[,late|early][,races][,timeout=SECONDS]``, such as ``warp-serial(7),early``.
+        """Options from ``POLICY[,late|early][,races][,timeout=SECONDS][,devices=N]``, such as ``fuzz(7),early``.
 
         Raises BadParamError.
         """
         policy, *words = (word.strip() for word in text.split(","))
         options = Options(policy)
         for word in words:
-            if word == "races":
-                options = replace(options, races=True)
-                continue
-            seconds = _TIMEOUT.fullmatch(word)
-            if seconds is not None:
-                options = replace(options, timeout_s=float(seconds[1]))
-                continue
-            if word not in _LANDINGS:
+            found = ((name, form.fullmatch(word), read) for name, form, read in _WORDS)
+            changed = {name: read(match[1]) for name, match, read in found if match is not None}
+            if not changed:
                 raise BadParamError.at(
                     "EmulatedDriver.policy",
-                    expected="POLICY with ,late or ,early and ,races and ,timeout=SECONDS or without",
+                    expected="POLICY with ,late or ,early, ,races, ,timeout=SECONDS and ,devices=N or without",
                     got=repr(text),
                 )
-            options = replace(options, landing=word)
+            options = replace(options, **changed)
         return options
 
     def __post_init__(self) -> None:

@@ -69,6 +69,12 @@ def test_numbers_of_devices_are_checked() -> None:
     for devices in (0, 17, "2", True):
         with pytest.raises(BadParamError, match=r"EmulatedDriver\.devices: expected 1 to 16"):
             open_driver("emulated", devices=devices)  # type: ignore[arg-type]
+    assert open_driver("emulated", policy="fuzz(7),devices=3,races").device_count() == 3
+    assert open_driver("emulated", policy="lockstep,devices=3", devices=2).device_count() == 2
+    with pytest.raises(BadParamError, match="devices: expected 1 to 16, got 0"):
+        open_driver("emulated", policy="lockstep,devices=0")
+    with pytest.raises(BadParamError, match="policy: expected POLICY with"):
+        open_driver("emulated", policy="lockstep,devices=two")
 
 
 def launched(host: Host, function: int, x: int, y: int) -> None:
