@@ -45,7 +45,10 @@ D = TypeVar("D")
 #: The form of an architecture's name; the emulated device checks which ones exist.
 _ARCH = r"sm_\d{2,4}a?"
 #: The form of a policy; the emulated device, which reads it, says what each word means.
-_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races|timeout=\d{1,9}(\.\d{1,9})?|devices=\d{1,2}))*"
+_POLICY = (
+    r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))"
+    r"(, ?(late|early|races|timeout=\d{1,9}(\.\d{1,9})?|devices=\d{1,2}))*"
+)
 
 
 #: Tuning records for all users of a machine.
