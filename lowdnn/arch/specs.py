@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -120,6 +120,13 @@ class ArchSpec:
     @property
     def has_wgmma(self) -> bool:
         return self.generation.has_wgmma
+
+    @cached_property
+    def lacks_shared_memory(self) -> bool:
+        """Whether a multiprocessor has less shared memory than others of its compute capability."""
+        usual = spec_for(*self.compute_capability)
+        own = self.shared_bytes_per_block, self.shared_bytes_per_sm
+        return own != (usual.shared_bytes_per_block, usual.shared_bytes_per_sm)
 
     def runs(self, target: str) -> bool:
         """Whether the device loads PTX for ``target`` (``sm_80``)."""

@@ -12,7 +12,7 @@ from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import KernelRef, Plan
-from lowdnn.status import BadParamError, NotSupportedError, Status
+from lowdnn.status import BadParamError, NotSupportedError, SharedMemoryInsufficientError, Status
 
 ProblemT = TypeVar("ProblemT")
 
@@ -97,7 +97,19 @@ class ProblemEngine(ABC, Generic[ProblemT]):
         if self.target and not arch.runs(self.target):
             reason = f"arch: expected {self.target}, got {arch.name}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_ARCH_MISMATCH)
-        return self.problem(graph, arch)
+        if not arch.lacks_shared_memory:
+            return self.problem(graph, arch)
+        try:
+            found = self.problem(graph, arch)
+            return found if isinstance(found, Refusal) else self._fitting(found, arch)
+        except (BadParamError, SharedMemoryInsufficientError) as error:  # of knobs, or of a search for their defaults
+            return Refusal(self.name, error.detail, Status.NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT)
+
+    def _fitting(self, problem: ProblemT, arch: ArchSpec) -> ProblemT:
+        """``problem``; raises where its default knobs need more shared memory than ``arch`` has."""
+        defaults = {knob.type: knob.default for knob in self.knobs_of(problem, arch)}
+        self._check_shared_memory(self.parts(problem, arch, defaults), arch)
+        return problem
 
     def _knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         return self.knobs_of(self.accepted(graph, arch), arch)

@@ -26,6 +26,7 @@ from lowdnn.engines.attention.limits import BACKWARD_LIMITS
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros, target_label
+from lowdnn.engines.model.occupancy import no_tile_fits
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
@@ -163,6 +164,8 @@ class _Problem:
             for rows in ((32, 64) if size > 128 else (64, 128))
             if self._shared_bytes(self.tiles(rows)) <= arch.shared_bytes_per_block
         )
+        if not values:
+            raise no_tile_fits(arch)
         longest = max(self.backward.queries, self.backward.keys)
         is_alone = size > 128 or not self._functors_of_keys
         default = values[-1] if is_alone and longest > values[0] else values[0]

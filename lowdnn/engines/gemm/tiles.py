@@ -18,7 +18,7 @@ from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
 from lowdnn.engines.model.clock import moving_s, stage_latency_s, waves
-from lowdnn.engines.model.occupancy import shared_room
+from lowdnn.engines.model.occupancy import no_tile_fits, shared_room
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, Struct, Work
 from lowdnn.status import BadParamError
@@ -328,7 +328,7 @@ def busy_launch(product: Product, arch: ArchSpec) -> Launch:
 
 @lru_cache(maxsize=1024)
 def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
-    """The tiling with the least modelled time."""
+    """The tiling with the least modelled time; raises SharedMemoryInsufficientError where no tile fits."""
     row_bytes = 128 if product.k * product.element_bytes > 64 else 64
     # More stages than k can fill would only take shared memory.
     filled = max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1)
@@ -337,6 +337,8 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     stages = min(filled, _MAX_SMALL_STAGES if suits_small_shape else _DEFAULT_STAGES)
     tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.has_small_pieces, arch)
     rate = arch.attained_rate(MMA_UNITS[product.data_type]) / arch.sm_count
+    if not tiles:
+        raise no_tile_fits(arch)
     candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
     return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
 

@@ -29,6 +29,7 @@ from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile
 from lowdnn.engines.gemm.wgmma_times import Counts, Rates, busy_times, total_times
 from lowdnn.engines.model.clock import Times, moving_s
 from lowdnn.engines.model.memo import Memo
+from lowdnn.engines.model.occupancy import no_tile_fits
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Work
 from lowdnn.status import BadParamError
@@ -328,7 +329,10 @@ def _traits(values: tuple[Any, ...], resident_blocks: int, has_classes: bool) ->
 @lru_cache(maxsize=1024)
 def _menu_rates(values: tuple[Any, ...], resident_blocks: int, has_classes: bool, machine: Machine) -> Rates:
     traits = _traits(values, resident_blocks, has_classes)
-    return Rates.of(traits, menu_tiles(traits, machine), machine)
+    tiles = menu_tiles(traits, machine)
+    if not tiles:
+        raise no_tile_fits(machine.arch)
+    return Rates.of(traits, tiles, machine)
 
 
 def _splittings(product: WgmmaProduct, rates: Rates) -> Counts:

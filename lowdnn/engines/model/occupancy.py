@@ -30,6 +30,7 @@ from lowdnn.arch.multiprocessor import (
     WARP_SIZE,
 )
 from lowdnn.arch.specs import CLUSTERED_SHARE, ArchSpec
+from lowdnn.status import LowdnnError, SharedMemoryInsufficientError
 
 #: A number, or an array with one element for each of many candidates.
 CountT = TypeVar("CountT", int, NDArray[np.int64])
@@ -77,6 +78,12 @@ def shared_room(arch: ArchSpec, blocks: int) -> int:
     """The most bytes of shared memory of a block with which ``blocks`` blocks are resident on a multiprocessor."""
     share = arch.shared_bytes_per_sm // blocks // SHARED_GRANULE_BYTES * SHARED_GRANULE_BYTES
     return min(arch.shared_bytes_per_block, share - RESERVED_SHARED_BYTES)
+
+
+def no_tile_fits(arch: ArchSpec) -> LowdnnError:
+    """The error of a search whose smallest tile needs more shared memory than ``arch`` has."""
+    got = f"{arch.shared_bytes_per_block} bytes, {arch.shared_bytes_per_sm} on a multiprocessor"
+    return SharedMemoryInsufficientError.at("arch.shared_bytes_per_block", expected="room for a tile", got=got)
 
 
 def clustered_sms(sm_count: int, cluster: int) -> int:

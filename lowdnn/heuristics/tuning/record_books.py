@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from threading import Lock
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.config import Config
@@ -34,6 +35,9 @@ from lowdnn.plan import Plan
 from lowdnn.runtime.revisions import revision_of
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.status import BadParamError, LowdnnError, SerializationVersionMismatchError
+
+#: Knobs and their values, in a fixed order.
+Choice = tuple[tuple[KnobType, int], ...]
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,21 @@ class Found:
 
 
 @dataclass
+class _Read:
+    """What was read so far. added: the records of this process.  lines: those of books, by their names.  hints: by
+    architecture and engine.
+
+    A further record begins another one, since other threads may still fill the one before.
+    """
+
+    added: tuple[TuningRecord, ...] = ()
+    lines: dict[str, RecordLines] = field(default_factory=dict)
+    hints: Mapping[tuple[str, str], Mapping[Choice, int]] | None = None
+
+
+@dataclass
 class Records:
-    """See the module's docstring.
+    """See the module's docstring. Threads may share it.
 
     takes_estimates: whether records of the cost model count, too, as they do on the emulated device.
     sources: where kernels are read from.  own: the file that ``add`` writes to.
@@ -68,17 +85,16 @@ class Records:
     takes_estimates: bool = False
     sources: SourceTree = field(default_factory=SourceTree)
     own: RecordFile | None = None
-    _read: dict[str, RecordLines] = field(default_factory=dict, init=False)
-    _hints: dict[tuple[str, str], Counter[tuple[tuple[KnobType, int], ...]]] = field(default_factory=dict, init=False)
-    _added: list[TuningRecord] = field(default_factory=list, init=False)
+    _read: _Read = field(default_factory=_Read, init=False)
+    _adding: Lock = field(default_factory=Lock, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False)
 
     def of(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Found, ...]:
         """The records of ``graph`` on a device with these facts, one for each workspace limit, fastest first."""
-        key, device = short_key(graph), device_label(arch)
+        key, device, read = short_key(graph), device_label(arch), self._read
         found: dict[RecordKey, Found] = {}
-        for book in self._all_books:
-            for record in self._parsed(book, self._lines(book).by_graph.get(key, ())):
+        for book in self._all_books(read):
+            for record in self._parsed(book, self._lines(book, read).by_graph.get(key, ())):
                 if not self._counts(record, device, book):
                     continue
                 known = found.get(record.key)
@@ -86,20 +102,12 @@ class Records:
                     found[record.key] = Found(record, book)
         return tuple(sorted(found.values(), key=lambda one: one.record.us))
 
-    def hints(self, arch: ArchSpec, engine: str) -> Mapping[tuple[tuple[KnobType, int], ...], int]:
+    def hints(self, arch: ArchSpec, engine: str) -> Mapping[Choice, int]:
         """The choices of ``engine`` that were fastest on devices of this architecture, and for how many graphs."""
-        if not self._hints:
-            for book in self._all_books:
-                for lines in self._lines(book).by_graph.values():
-                    for record in self._parsed(book, lines):
-                        place = record.architecture, record.engine
-                        self._hints.setdefault(place, Counter())[tuple(record.choices.items())] += 1
-        return self._hints.get((arch.name, engine), {})
-
-    @property
-    def _all_books(self) -> tuple[Book, ...]:
-        """The books, that of this process first."""
-        return (Book("process", lambda: RecordLines.of(file_text(self._added))), *self.books)
+        read = self._read
+        if read.hints is None:
+            read.hints = self._all_hints(read)
+        return read.hints.get((arch.name, engine), {})
 
     def holds(self, found: Found, plan: Plan) -> bool:
         """Whether the kernels of ``plan``, made by the record's choices, are those that were timed."""
@@ -122,9 +130,8 @@ class Records:
         Raises OSError, also where there is no such file, and BadParamError where they cannot be kept.
         """
         added = list(records)
-        self._added += added
-        self._read.clear()
-        self._hints.clear()
+        with self._adding:
+            self._read = _Read((*self._read.added, *added))
         if self.own is None:
             raise OSError("no directory for tuning records is known: set LOWDNN_TUNING_PATH")
         self.own.merge(added)
@@ -136,6 +143,19 @@ class Records:
         except (OSError, BadParamError) as error:
             self._tell("records_not_kept", {"reason": error})
 
+    def _all_hints(self, read: _Read) -> Mapping[tuple[str, str], Mapping[Choice, int]]:
+        found: dict[tuple[str, str], Counter[Choice]] = {}
+        for book in self._all_books(read):
+            for lines in self._lines(book, read).by_graph.values():
+                for record in self._parsed(book, lines):
+                    counts = found.setdefault((record.architecture, record.engine), Counter())
+                    counts[tuple(record.choices.items())] += 1
+        return found
+
+    def _all_books(self, read: _Read) -> tuple[Book, ...]:
+        """The books, that of this process first."""
+        return (Book("process", lambda: RecordLines.of(file_text(read.added))), *self.books)
+
     def _counts(self, record: TuningRecord, device: str, book: Book) -> bool:
         """Whether the record is one of times of this device."""
         if record.device != device:
@@ -143,8 +163,8 @@ class Records:
             self._tell("records_of_other_device", fields, logging.INFO)
         return record.device == device and (self.takes_estimates or record.clock is RecordClock.EVENTS)
 
-    def _lines(self, book: Book) -> RecordLines:
-        known = self._read.get(book.name)
+    def _lines(self, book: Book, read: _Read) -> RecordLines:
+        known = read.lines.get(book.name)
         if known is not None:
             return known
         try:
@@ -156,7 +176,7 @@ class Records:
             self._tell("records_damaged", {"book": book.name, "lines": lines.strange})
         if lines.other_versions:
             self._tell("records_of_other_version", {"book": book.name, "lines": lines.other_versions})
-        self._read[book.name] = lines
+        read.lines[book.name] = lines
         return lines
 
     def _parsed(self, book: Book, lines: Iterable[str]) -> Iterable[TuningRecord]:

@@ -20,6 +20,7 @@ from lowdnn.checks import instance, integer, integers, mapping, sequence
 from lowdnn.engines.base import Choices, Engine, Knob, LastResort
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for
+from lowdnn.heuristics.tuning.record_books import Choice
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import BadParamError, NotSupportedError
 
@@ -51,7 +52,7 @@ _LOOSE = frozenset(NumericalNote) - {NumericalNote.TENSOR_CORE, NumericalNote.ST
 
 Kernels = tuple[KernelRef, ...]
 #: By the name of an engine the choices that were fastest, and for how many graphs.
-Hints = Callable[[str], Mapping[tuple[tuple[KnobType, int], ...], int]]
+Hints = Callable[[str], Mapping[Choice, int]]
 
 
 @dataclass(frozen=True)

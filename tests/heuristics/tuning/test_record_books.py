@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -190,3 +191,35 @@ def test_engines_that_are_not_asked_have_no_records() -> None:
     best = rank(parse_case(one.case).graph(), SM_90A, HeurMode.A, engines).best
     assert best is not None
     assert best.engine.name != one.engine
+
+
+def test_threads_read_records_while_others_are_added(tmp_path: Path) -> None:
+    found = records(tmp_path, takes_estimates=True)
+    failures: list[BaseException] = []
+    is_done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not is_done.is_set():
+                assert sum(count for _, count in found.hints(SM_90A, "matmul_mma").items()) >= 0
+                found.of(GRAPH, SM_90A)
+        except BaseException as error:
+            failures.append(error)
+
+    def add(first: int) -> None:
+        for number in range(5):
+            found.keep([record(tile(64), 1.0, limit=first + number)])
+
+    before = sum(found.hints(SM_90A, "matmul_mma").values())
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    writers = [threading.Thread(target=add, args=(10 * number,)) for number in range(3)]
+    for thread in (*readers, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    is_done.set()
+    for thread in readers:
+        thread.join()
+    assert failures == []
+    assert sum(found.hints(SM_90A, "matmul_mma").values()) == before + 2 * 15, "in this process, and in the user's file"
+    assert len({one.record.workspace_limit for one in found.of(GRAPH, SM_90A)} - {NO_LIMIT}) == 15

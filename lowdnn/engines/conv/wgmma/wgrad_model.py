@@ -21,7 +21,7 @@ from lowdnn.engines.conv.wgmma.wgrad_tiles import (
 from lowdnn.engines.conv.wgmma.wgrad_times import Extents, StageTraits, TimedTile
 from lowdnn.engines.gemm.wgmma_menu import MAX_STAGES, WARP_CONFIGS
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore, WgmmaTile
-from lowdnn.engines.model.occupancy import shared_room
+from lowdnn.engines.model.occupancy import no_tile_fits, shared_room
 from lowdnn.engines.model.search import first_of_least
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
@@ -201,7 +201,8 @@ class _Candidate:
 
 def _fastest(product: WgradProduct, arch: ArchSpec) -> _Candidate:
     found = first_of_least(_bounded(product, arch), lambda candidate: candidate.cut.cost)
-    assert found is not None, "tiles of the menu fit wherever there is wgmma"
+    if found is None:
+        raise no_tile_fits(arch)
     return found
 
 
