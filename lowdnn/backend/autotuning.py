@@ -69,15 +69,25 @@ class _Tried(set[str]):
 
 
 def tune_where_new(handle: Handle, graph: OperationGraph, options: TuningOptions) -> None:
-    """Tunes a graph that has no record, once on a handle. A failure is an event: a plan can be chosen without."""
+    """Tunes a graph that has neither a record nor a plan in a bundle, once on a handle.
+
+    A failure is an event: a plan can be chosen without.
+    """
     tried = handle.companion(_Tried)
-    if graph.key in tried or rank(graph, handle.arch, HeurMode.B, handle.engines, handle.records).is_recorded:
+    if graph.key in tried or follows_bundle(handle, graph):
+        return
+    if rank(graph, handle.arch, HeurMode.B, handle.engines, handle.records).is_recorded:
         return
     tried.add(graph.key)
     try:
         tune(handle, graph, options)
     except LowdnnError as error:
         emit(event_logger("tuning"), logging.WARNING, "tuning_failed", {"graph": graph.key, "reason": error})
+
+
+def follows_bundle(handle: Handle, graph: OperationGraph) -> bool:
+    """Whether a bundle has a plan of the graph, which comes before every record."""
+    return handle.bundled_plans.candidate(graph, handle.arch, handle.engines) is not None
 
 
 def has_own_record(handle: Handle, graph: OperationGraph, workspace_limit: int | None) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from lowdnn.backend.autotuning import has_own_record, tuner
+from lowdnn.backend.autotuning import follows_bundle, has_own_record, tuner
 from lowdnn.backend.handle import Handle
 from lowdnn.bench.networks import DIRECTIONS, networks
 from lowdnn.cases.base import Case
@@ -46,7 +47,7 @@ def tune(arguments: argparse.Namespace) -> int:
         limit = options.scope.workspace_limit
         new = {t: graph for t, graph in graphs.items() if arguments.again or not has_own_record(handle, graph, limit)}
         report = _Report(arguments.json, len(new) + len(refused), len(graphs) - len(new))
-        report.begin(others)
+        report.begin(others, [text for text, graph in graphs.items() if follows_bundle(handle, graph)])
         for text, error in refused.items():
             report.tell(text, error)
         try:
@@ -160,8 +161,17 @@ class _Report:
         self._gains: list[float] = []
         self._is_estimated = False
 
-    def begin(self, others: int) -> None:
-        """others: records of other versions of lowdnn in the user's file."""
+    def begin(self, others: int, bundled: Sequence[str]) -> None:
+        """others: records of other versions of lowdnn in the user's file.  bundled: cases that a bundle has plans of.
+
+        Standard error has the latter, so that a program which reads JSON sees them too.
+        """
+        if bundled:
+            print(
+                f"lowdnn: {len(bundled)} of the cases follow a bundle, which comes before records until "
+                f"lowdnn cache clear; the first is {short_text(bundled[0])}",
+                file=sys.stderr,
+            )
         if self._is_json:
             return
         if others:

@@ -99,10 +99,11 @@ class ProblemEngine(ABC, Generic[ProblemT]):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_ARCH_MISMATCH)
         if not arch.lacks_shared_memory:
             return self.problem(graph, arch)
+        # The search for default knobs may find nothing that fits, and the defaults may not fit.
         try:
             found = self.problem(graph, arch)
             return found if isinstance(found, Refusal) else self._fitting(found, arch)
-        except (BadParamError, SharedMemoryInsufficientError) as error:  # of knobs, or of a search for their defaults
+        except (BadParamError, SharedMemoryInsufficientError) as error:
             return Refusal(self.name, error.detail, Status.NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT)
 
     def _fitting(self, problem: ProblemT, arch: ArchSpec) -> ProblemT:

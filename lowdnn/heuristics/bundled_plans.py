@@ -101,7 +101,7 @@ def made_again(
         raise BadParamError.at(f"{where}.plan", expected=expected, got=plan.plan, hint="export the bundle again")
     estimate = plan_us(made, arch)
     reason = f"{estimate:.1f} us estimated, the choice of a bundle"
-    return Candidate(engine, graph, arch, choices, estimate, reason, made)
+    return Candidate(engine, graph, arch, choices, estimate, reason, made, is_bundled=True)
 
 
 def plan_digest(plan: Plan) -> str:

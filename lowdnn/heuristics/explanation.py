@@ -30,6 +30,7 @@ WIDTH = 80
 #: Lines of a terminal.
 HEIGHT = 40
 
+_BUNDLED = "chosen by a bundle"
 _ENGINE_WIDTH, _ALGORITHM_WIDTH = 25, 22
 _MOST_CANDIDATES = 10
 #: Engines in the sentence that take the graph.
@@ -46,7 +47,7 @@ class Outcome:
 
     algorithm: its tile and what else its knobs chose.  predicted_us: by the cost model.  measured_us: by a tuning
     record, or None.  notes: in words.  left_out: why the plan is not used although the engine takes the graph, or
-    empty.
+    empty.  is_bundled: whether a bundle chose it.
     """
 
     engine: str
@@ -57,6 +58,7 @@ class Outcome:
     notes: tuple[str, ...]
     work: str
     left_out: str = ""
+    is_bundled: bool = False
 
     @classmethod
     def of(cls, candidate: Candidate, left_out: str = "") -> Outcome:
@@ -68,9 +70,10 @@ class Outcome:
             predicted_us=plan_us(plan, candidate.arch),
             measured_us=candidate.estimated_us if candidate.is_measured else None,
             workspace_bytes=plan.workspace_bytes,
-            notes=(*_in_place(candidate), *(note.name.lower().replace("_", " ") for note in _notes(plan))),
+            notes=(*_origin(candidate), *(note.name.lower().replace("_", " ") for note in _notes(plan))),
             work=_work(plan),
             left_out=left_out,
+            is_bundled=candidate.is_bundled,
         )
 
     @property
@@ -143,9 +146,13 @@ _HEAD = (
 )
 
 
-def _in_place(candidate: Candidate) -> Iterable[str]:
-    """The price of a plan that runs in place of the best, whose kernels would have to be compiled."""
-    return [f"kernels at hand, {candidate.slowdown:.2f} times the best plan's time"] if candidate.slowdown > 1 else []
+def _origin(candidate: Candidate) -> Iterable[str]:
+    """Whether a bundle chose the plan; the price of one that runs in place of the best, whose kernels would have to be
+    compiled."""
+    if candidate.is_bundled:
+        yield _BUNDLED
+    if candidate.slowdown > 1:
+        yield f"kernels at hand, {candidate.slowdown:.2f} times the best plan's time"
 
 
 def _notes(plan: Plan) -> Iterable[NumericalNote | BehaviorNote]:
@@ -172,7 +179,7 @@ def _work(plan: Plan) -> str:
 
 
 def _part(outcome: Outcome, family: str) -> str:
-    how = "" if outcome.measured_us is None else " measured"
+    how = f", {_BUNDLED}" if outcome.is_bundled else "" if outcome.measured_us is None else " measured"
     if outcome.left_out:
         return f"{_words(outcome.engine, family)} left out: {_short(outcome.left_out)}"
     return f"{_words(outcome.engine, family)} {outcome.us:.3g} us{how}"

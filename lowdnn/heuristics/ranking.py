@@ -46,7 +46,7 @@ class Candidate:
     choices: knobs that differ from the engine's defaults, or all of them.
     estimated_us: see ``engines.model.plan_time``; as measured where a tuning record says.
     reason: one line on why the candidate stands where it does.  made_plan: the plan, where ranking has made it.
-    is_measured: whether ``estimated_us`` was measured.
+    is_measured: whether ``estimated_us`` was measured.  is_bundled: whether a bundle chose it.
     slowdown: predicted time relative to that of the candidate in whose place it is (``kernels_at_hand``), else 1.
     better: the candidate in whose place it is, where an execute may switch to that one.
     """
@@ -59,6 +59,7 @@ class Candidate:
     reason: str
     made_plan: Plan | None = field(default=None, repr=False, compare=False)
     is_measured: bool = field(default=False, compare=False)
+    is_bundled: bool = field(default=False, compare=False)
     slowdown: float = field(default=1.0, compare=False)
     better: Candidate | None = field(default=None, repr=False, compare=False)
 

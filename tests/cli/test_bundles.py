@@ -125,7 +125,11 @@ def test_a_process_with_a_bundle_compiles_nothing(bundle: Path, device: str, emp
 
 
 def test_a_process_behind_an_import_compiles_nothing(
-    bundle: Path, device: str, empty_cache: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Path,
+    device: str,
+    empty_cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert main(["cache", "import", str(bundle)]) == 2
     assert "trust: expected True, from a caller who trusts its maker" in capsys.readouterr().err
@@ -134,6 +138,17 @@ def test_a_process_behind_an_import_compiles_nothing(
     assert str(empty_cache) in capsys.readouterr().out
     check_nothing_compiled(process("", device, CASES["norm"], CASES["network"]))
     assert main(["cache", "verify"]) == 0
+    tune = ["tune", CASES["norm"], "matmul m=40 n=40 k=40", "--device", device, "--processes", "0", "--json"]
+    monkeypatch.setenv("LOWDNN_TUNING_PATH", str(empty_cache.with_name("tuning")))
+    assert main(tune) == 0
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "lowdnn: 1 of the cases follow a bundle, which comes before records until lowdnn cache clear"
+    )
+    assert CASES["norm"] in told
+    assert main(["cache", "clear"]) == 0
+    assert main([*tune, "--again"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_bundle_of_another_device_is_refused(bundle: Path) -> None:

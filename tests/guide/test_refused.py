@@ -119,7 +119,7 @@ def test_members_that_are_refused() -> None:
     for knob in cudnn.knob_type:
         if knob is not cudnn.knob_type.NOT_SET and knob.name not in KnobType.__members__:
             with pytest.raises(NotSupportedError, match=knob.name):
-                backend_knob(knob)
+                backend_knob(knob, "knob")
 
 
 def test_refusals_of_the_frontend_are_known() -> None:

@@ -18,6 +18,7 @@ from lowdnn.events import Counters
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.bundled_plans import BundledPlans, bundled_plan, plan_digest
 from lowdnn.heuristics.bundling import best_choices, bundle_of, check_plans
+from lowdnn.heuristics.explanation import Explanation
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.runtime.bundle import Bundle, BundledPlan
 from lowdnn.runtime.cache import DiskCache
@@ -101,6 +102,11 @@ def test_the_choice_of_a_bundle_comes_first_and_no_other_engine_is_asked(monkeyp
     assert [found.engine.name for found in ranking.candidates].count("matmul_simt") == 1
     assert ranking.candidates[1].engine.name == best(graph_of()).engine.name
     assert "the choice of a bundle" in ranking.explain()
+    told = str(Explanation.of(ranking, ENGINES, graph_of())).splitlines()
+    assert "simt" in told[0]
+    assert " us, chosen by a bundle; " in told[0]
+    assert [line for line in told if line.startswith("    chosen by a bundle; ")]
+    assert sum("chosen by a bundle" in line for line in told) == 2
     for entry in ENGINES.entries:
         if entry.name != "matmul_simt":
             monkeypatch.setattr(ENGINES.engine(entry), "refuse", lambda *_: pytest.fail("asked"))

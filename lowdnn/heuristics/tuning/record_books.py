@@ -62,10 +62,10 @@ class Found:
 
 @dataclass
 class _Read:
-    """What was read so far. added: the records of this process.  lines: those of books, by their names.  hints: by
-    architecture and engine.
+    """Records that were read so far, and the ``added`` ones of this process.
 
-    A further record begins another one, since other threads may still fill the one before.
+    lines: the records of books, by their names.  hints: choices and their counts by architecture and engine.
+    A further record begins another object, since other threads may still fill the one before.
     """
 
     added: tuple[TuningRecord, ...] = ()
