@@ -135,6 +135,8 @@ class Records:
         if self.own is None:
             raise OSError("no directory for tuning records is known: set LOWDNN_TUNING_PATH")
         self.own.merge(added)
+        with self._adding:  # another thread may have read the file before
+            self._read = _Read(self._read.added)
 
     def keep(self, records: Iterable[TuningRecord]) -> None:
         """As ``add``; that they cannot be kept is told once, as an event."""
@@ -144,12 +146,13 @@ class Records:
             self._tell("records_not_kept", {"reason": error})
 
     def _all_hints(self, read: _Read) -> Mapping[tuple[str, str], Mapping[Choice, int]]:
-        found: dict[tuple[str, str], Counter[Choice]] = {}
-        for book in self._all_books(read):
+        records: dict[RecordKey, TuningRecord] = {}
+        for book in reversed(self._all_books(read)):
             for lines in self._lines(book, read).by_graph.values():
-                for record in self._parsed(book, lines):
-                    counts = found.setdefault((record.architecture, record.engine), Counter())
-                    counts[tuple(record.choices.items())] += 1
+                records |= {record.key: record for record in self._parsed(book, lines)}
+        found: dict[tuple[str, str], Counter[Choice]] = {}
+        for record in records.values():
+            found.setdefault((record.architecture, record.engine), Counter())[tuple(record.choices.items())] += 1
         return found
 
     def _all_books(self, read: _Read) -> tuple[Book, ...]:
