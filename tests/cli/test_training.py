@@ -53,8 +53,8 @@ def prepared(session: Session, seed: int) -> tuple[Network, dict[str, Array], Ar
     """A network with a batch of random images and targets in place, its parameters, the images, the targets."""
     initial, images, targets = drawn(seed)
     network = Network(session, BATCH, initial)
-    session.copy(session.on_device(images, session.activation_type), network.images)
-    session.copy(session.on_device(targets[None]), network.targets)
+    session.copy(session.on_device(images, session.activation_type), network.images.arrays[0])
+    session.copy(session.on_device(targets[None]), network.targets.arrays[0])
     return network, initial, images, targets
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import lowdnn.frontend as cudnn
 from lowdnn.cli.training.parameters import Parameters
 from lowdnn.cli.training.session import BoundGraph, Session
+from lowdnn.distributed.communicator import ReduceOp
 
 
 class LossScale:
@@ -29,13 +30,18 @@ class LossScale:
         """``growth_interval``: updates with finite gradients after which the scale is doubled."""
         self.value = session.on_device(np.full((1, 1, 1), first))
         self.is_finite = session.zeros((1, 1, 1))
+        self._session = session
         self._updates = session.zeros((1, 1, 1))
         self._check = self._check_graph(session, parameters)
         self._adapt = self._adapt_graph(session, growth_interval)
 
     def check(self) -> None:
-        """Looks at the gradients, before an update."""
+        """Looks at the gradients, before an update; all ranks agree on what they found."""
         self._check.launch()
+        communicator = self._session.split.communicator
+        if communicator is not None:
+            stream = self._session.handle.borrowed_stream()
+            communicator.all_reduce(self.is_finite, self.is_finite, stream=stream, op=ReduceOp.MIN)
 
     def adapt(self) -> None:
         """Chooses the scale of the next step, after an update."""

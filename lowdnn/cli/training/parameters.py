@@ -9,7 +9,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.cli.training.session import Session, view
+from lowdnn.cli.training.session import Parts, Session, view
+from lowdnn.distributed.buckets import BUCKET_BYTES, GradientBuckets
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.runtime.buffer import DeviceBuffer
 
@@ -19,20 +20,32 @@ _PLACE_ELEMENTS = 8
 
 @dataclass(frozen=True)
 class Parameter:
-    """Views of the flat arrays: the fp32 value, the value in the type of the activations, the fp32 gradient."""
+    """Views of the flat arrays: the fp32 value, the value in the type of the activations, the fp32 gradient.
 
+    partial_grad: the gradient of each part of the batch, which the backward pass writes.
+    """
+
+    name: str
     master: DeviceBuffer
     value: DeviceBuffer
     grad: DeviceBuffer
+    partial_grad: Parts
 
 
 class Parameters:
     """Values, gradients and momenta, each a flat (1, 1, size) array in fp32.
 
     ``values``: a copy in the type of the activations, or the masters themselves where that is fp32.
+    ``buckets``: the sums of the gradients over the parts of the batch; ``grads`` has them behind ``buckets.finish``.
+    Those of rank 0 are every rank's first values.
     """
 
-    def __init__(self, session: Session, initial: Mapping[str, NDArray[np.floating]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        initial: Mapping[str, NDArray[np.floating]],
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
         places, size = _places(initial)
         flat = np.zeros((1, 1, size), np.float32)
         for name, array in initial.items():
@@ -43,15 +56,19 @@ class Parameters:
         self.grads = session.zeros(flat.shape)
         self.momenta = session.zeros(flat.shape)
         self.values = session.on_device(flat, session.activation_type) if session.is_mixed else self.masters
-        self._by_name = {
-            name: Parameter(
-                *(
-                    view(array, shape.shape, _strides(shape.shape), places[name])
-                    for array in (self.masters, self.values, self.grads)
-                )
-            )
-            for name, shape in initial.items()
-        }
+        sizes = {name: (places[name], array.size) for name, array in initial.items()}
+        self.buckets = GradientBuckets(session.handle, session.split, self.grads, sizes, bucket_bytes=bucket_bytes)
+        session.keep(self.buckets)
+        self._by_name = {name: self._parameter(name, array.shape, places[name]) for name, array in initial.items()}
+        if session.split.communicator is not None:
+            for values in (self.masters, self.values):
+                session.split.communicator.broadcast(values, root=0, stream=session.handle.borrowed_stream())
+
+    def _parameter(self, name: str, dims: tuple[int, ...], place: int) -> Parameter:
+        strides = _strides(dims)
+        master, value, grad = (view(array, dims, strides, place) for array in (self.masters, self.values, self.grads))
+        partial = Parts(tuple(view(one, dims, strides) for one in self.buckets.partials(name)))
+        return Parameter(name, master, value, grad, partial)
 
     def __getitem__(self, name: str) -> Parameter:
         return self._by_name[name]

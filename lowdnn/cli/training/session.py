@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
 
@@ -13,6 +15,8 @@ from numpy.typing import NDArray
 import lowdnn.frontend as cudnn
 from lowdnn import dtypes
 from lowdnn.backend import Handle
+from lowdnn.distributed.rank_sum import RankSum
+from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.runtime.buffer import DeviceBuffer
@@ -20,37 +24,54 @@ from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import BadParamError
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Arrays of one shape, one for each part of the batch that this rank computes (``distributed.split``)."""
+
+    arrays: tuple[DeviceBuffer, ...]
+
+
 class BoundGraph(cudnn.pygraph):
-    """A pygraph whose inputs and outputs have their memory from the start; arithmetic and edges are fp32."""
+    """A pygraph whose inputs and outputs have their memory from the start; arithmetic and edges are fp32.
+
+    Where some of them are ``Parts``, ``launch`` runs it once for each part.
+    """
 
     def __init__(self, name: str, handle: Handle, mode: cudnn.heur_mode, workspace: Workspace) -> None:
         float32 = cudnn.data_type.FLOAT
         super().__init__(name, intermediate_data_type=float32, compute_data_type=float32, handle=handle)
         self._mode = mode
         self._workspace = workspace
-        self._memory: dict[cudnn.Tensor, object] = {}
+        self._arrays: dict[cudnn.Tensor, DeviceBuffer | Parts] = {}
+        self._memory: list[dict[cudnn.Tensor, object]] = []
 
-    def read(self, array: DeviceBuffer) -> cudnn.Tensor:
+    def read(self, array: DeviceBuffer | Parts) -> cudnn.Tensor:
         """An input with the shape, the type and the memory of ``array``."""
-        tensor = self.tensor_like(array)
-        self._memory[tensor] = array
+        tensor = self.tensor_like(first_of(array))
+        self._arrays[tensor] = array
         return tensor
 
-    def write(self, tensor: cudnn.Tensor | None, array: DeviceBuffer) -> None:
+    def write(self, tensor: cudnn.Tensor | None, array: DeviceBuffer | Parts) -> None:
         """Makes ``tensor`` an output in the memory of ``array``, with its shape and type.
 
         Raises BadParamError for None: an output that its operation does not have.
         """
         if tensor is None:
             raise BadParamError.at(f"graph {self.name!r}: output", expected="a tensor", got="None")
-        tensor.set_output(True).set_data_type(array.data_type)
-        tensor.set_dim(dims_of(array)).set_stride(array.strides or ())
-        self._memory[tensor] = array
+        like = first_of(array)
+        tensor.set_output(True).set_data_type(like.data_type)
+        tensor.set_dim(dims_of(like)).set_stride(like.strides or ())
+        self._arrays[tensor] = array
 
     def built(self) -> Self:
         """Plans and loads the graph, and enlarges the shared workspace if necessary."""
         self.build([self._mode])
         self._workspace.grow(self.get_workspace_size())
+        count = max((len(one.arrays) for one in self._arrays.values() if isinstance(one, Parts)), default=1)
+        self._memory = [
+            {tensor: one.arrays[part] if isinstance(one, Parts) else one for tensor, one in self._arrays.items()}
+            for part in range(count)
+        ]
         return self
 
     @property
@@ -61,7 +82,8 @@ class BoundGraph(cudnn.pygraph):
 
     def launch(self, values: dict[cudnn.Tensor, float] | None = None) -> None:
         """Launches the graph; ``values``: those of by-value tensors."""
-        self.execute(self._memory if values is None else self._memory | values, self._workspace)
+        for memory in self._memory:
+            self.execute(memory if values is None else memory | values, self._workspace)
 
 
 class Session:
@@ -69,6 +91,7 @@ class Session:
 
     ``activation_type``: the storage type of activations and their gradients, and of the weights that meet them.
     ``mode``: the heuristics that plan the graphs; FALLBACK keeps fp32 from being rounded to TF32.
+    ``split``: the ranks and the parts of a batch.
     """
 
     def __init__(
@@ -76,8 +99,10 @@ class Session:
         handle: Handle,
         activation_type: DataType = DataType.FLOAT,
         mode: cudnn.heur_mode = cudnn.heur_mode.A,
+        split: Split | None = None,
     ) -> None:
         self.handle = handle
+        self.split = Split() if split is None else split
         self.activation_type = activation_type
         self.graphs: list[BoundGraph] = []
         self._mode = mode
@@ -98,6 +123,25 @@ class Session:
         """Zeros in new memory, 4-D ones channels last."""
         return self.on_device(np.zeros(dims, np.float32), data_type)
 
+    def part_zeros(self, dims: tuple[int, ...], data_type: DataType = DataType.FLOAT) -> Parts:
+        """``zeros`` for each part of the batch."""
+        return Parts(tuple(self.zeros(dims, data_type) for _ in self.split.own_parts))
+
+    def sum_of_parts(self, dims: tuple[int, ...]) -> tuple[DeviceBuffer, Parts, Callable[[], None]]:
+        """(total, partial sums, a step that makes the total of those of all parts and ranks); fp32 zeros of ``dims``.
+
+        The step runs once after the partial sums are written.
+        """
+        total = self.zeros(dims)
+        made = RankSum(self.handle, self.split, total)
+        self._owned.callback(made.close)
+
+        def add_up() -> None:
+            made.exchange(self.handle.borrowed_stream())
+            made.add_up()
+
+        return total, Parts(tuple(view(partial, dims) for partial in made.partials)), add_up
+
     def on_device(self, array: NDArray[Any], data_type: DataType = DataType.FLOAT) -> DeviceBuffer:
         """The values of ``array`` in new memory, 4-D ones channels last."""
         strides = channels_last_strides(array.shape) if array.ndim == 4 else packed_strides(array.shape)
@@ -113,8 +157,16 @@ class Session:
         target.copy_from(source, self.handle.borrowed_stream())
 
     def synchronize(self) -> None:
-        """Waits for the stream."""
-        self.handle.borrowed_stream().synchronize()
+        """Waits for the stream; raises CommunicationError where a rank has failed."""
+        stream = self.handle.borrowed_stream()
+        if self.split.communicator is None:
+            stream.synchronize()
+        else:
+            self.split.communicator.wait(stream)
+
+    def keep(self, owner: Any) -> None:
+        """Closes ``owner`` together with the session."""
+        self._owned.callback(owner.close)
 
     def close(self) -> None:
         self._owned.close()
@@ -142,8 +194,19 @@ def view(
     )
 
 
-def dims_of(array: DeviceBuffer) -> tuple[int, ...]:
+def part_views(parts: Parts, dims: tuple[int, ...], strides: tuple[int, ...] | None = None, offset: int = 0) -> Parts:
+    """``view`` of each part."""
+    return Parts(tuple(view(array, dims, strides, offset) for array in parts.arrays))
+
+
+def first_of(array: DeviceBuffer | Parts) -> DeviceBuffer:
+    """The array itself, or that of the first part."""
+    return array.arrays[0] if isinstance(array, Parts) else array
+
+
+def dims_of(array: DeviceBuffer | Parts) -> tuple[int, ...]:
     """The shape of an array that has one."""
-    if array.shape is None:
+    shape = first_of(array).shape
+    if shape is None:
         raise BadParamError.at("array.shape", expected="one entry for each dimension", got="None")
-    return array.shape
+    return shape
