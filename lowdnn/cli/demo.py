@@ -1,4 +1,7 @@
-"""``lowdnn demo``: trains a network on handwritten digits, and tests it on digits that it has not seen."""
+"""``lowdnn demo``: trains a network on handwritten digits, and tests it on digits that it has not seen.
+
+Several devices train together: each computes its part of every batch (``distributed.split``).
+"""
 
 from __future__ import annotations
 
@@ -11,67 +14,108 @@ import numpy as np
 
 from lowdnn.backend import Handle
 from lowdnn.cli import digits
+from lowdnn.cli.demo_ranks import on_ranks
 from lowdnn.cli.training.batches import Batches
+from lowdnn.cli.training.checkpoint import Checkpoint
 from lowdnn.cli.training.inference import accuracy
 from lowdnn.cli.training.network import Network, initial_parameters
 from lowdnn.cli.training.session import Session
 from lowdnn.cli.training.sgd import learning_rate
+from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
 from lowdnn.status import BadParamError
 
 _BATCH = 64
 _STEPS_PER_LINE = 10
+#: Digits of a loss: as many as tell any two values of fp32 apart.
+_DIGITS = 9
 #: Most steps of a training, since the images of all steps are in memory.
 _MAX_STEPS = 10_000
 _WANTED_ACCURACY = 0.97
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Runs the demo on ``arguments.device``; 0 if the network names enough of the held-out digits, otherwise 1.
+    """Runs the demo on ``arguments.devices`` devices; 0 if the network names enough of the held-out digits, else 1.
 
-    Raises BadParamError for a number of steps or a seed that is out of range.
+    Raises BadParamError for a number of steps or a seed that is out of range, and for a checkpoint of another training.
     """
-    for argument, least, most in (("steps", 1, _MAX_STEPS), ("seed", 0, 2**63 - 1)):
+    for argument, least, most in (("steps", 1, _MAX_STEPS), ("seed", 0, 2**63 - 1), ("until", 1, arguments.steps)):
         value = getattr(arguments, argument)
-        if not least <= value <= most:
+        if value is not None and not least <= value <= most:
             raise BadParamError.at(f"demo.{argument}", expected=f"{least} to {most}", got=value)
-    clock, rng = _Stopwatch(), np.random.default_rng(arguments.seed)
-    training, held_out = digits.load()
-    activation_type = DataType.HALF if arguments.mixed_precision else DataType.FLOAT
-    with Handle.open(arguments.device) as handle, Session(handle, activation_type) as session:
-        print(f"device     {handle.runtime.driver.device_name(0)}, {handle.arch.name}")
-        print(f"data       {training.count} handwritten digits; every fifth of the file, {held_out.count}, is held out")
+    return on_ranks(arguments, lambda handle, split: _Demo(arguments, handle, split).run())
+
+
+class _Demo:
+    """The demo on one rank, of which the first one reports."""
+
+    def __init__(self, arguments: argparse.Namespace, handle: Handle, split: Split) -> None:
+        self._arguments = arguments
+        self._handle = handle
+        self._split = split
+        self._clock = _Stopwatch()
+
+    def run(self) -> int:
+        arguments, clock = self._arguments, self._clock
+        activation_type = DataType.HALF if arguments.mixed_precision else DataType.FLOAT
+        rng = np.random.default_rng(arguments.seed)
+        training, held_out = digits.load()
+        self._introduce(training, held_out)
+        with Session(self._handle, activation_type, split=self._split) as session:
+            with clock.phase("data"):
+                batches = Batches(session, training, _BATCH, arguments.steps, rng)
+            with clock.phase("plans and kernels"):
+                network = Network(session, _BATCH, initial_parameters(rng))
+            self._train(session, network, batches)
+            # All ranks have the same network.
+            if self._split.rank:
+                return 0
+            with clock.phase("test"):
+                share = accuracy(session, network, held_out)
+            _print_engines(session)
+        return self._judge(share, held_out)
+
+    def _say(self, text: str) -> None:
+        if self._split.rank == 0:
+            print(text, flush=True)
+
+    def _introduce(self, training: digits.Digits, held_out: digits.Digits) -> None:
+        arguments, split, device = self._arguments, self._split, self._handle.runtime
+        name = device.driver.device_name(device.context.device)
         precision = "fp16 with fp32 masters and a dynamic loss scale" if arguments.mixed_precision else "fp32"
-        print(f"training   {arguments.steps} steps of {_BATCH} images, {precision}, seed {arguments.seed}\n")
-        with clock.phase("data"):
-            batches = Batches(session, training, _BATCH, arguments.steps, rng)
-        with clock.phase("plans and kernels"):
-            network = Network(session, _BATCH, initial_parameters(rng))
-        _train(session, network, batches, clock, arguments.steps)
-        with clock.phase("test"):
-            share = accuracy(session, network, held_out)
-        _print_engines(session)
-    print("\n" + "\n".join(f"{name:18s} {seconds:6.2f} s" for name, seconds in clock.seconds.items()))
-    verdict = "" if share >= _WANTED_ACCURACY else f", expected at least {_WANTED_ACCURACY:.0%}"
-    print(f"\ntest accuracy {share:.1%} ({round(share * held_out.count)} of {held_out.count}){verdict}")
-    return 0 if share >= _WANTED_ACCURACY else 1
+        parts = f", each in {split.parts} parts" if split.parts > 1 else ""
+        self._say(f"device     {f'{split.size} x ' if split.size > 1 else ''}{name}, {self._handle.arch.name}")
+        self._say(
+            f"data       {training.count} handwritten digits; every fifth of the file, {held_out.count}, is held out"
+        )
+        self._say(f"training   {arguments.steps} steps of {_BATCH} images{parts}, {precision}, seed {arguments.seed}\n")
 
+    def _train(self, session: Session, network: Network, batches: Batches) -> None:
+        """As ``network.train_step``, but waits for each phase, to time it."""
+        arguments, clock = self._arguments, self._clock
+        checkpoint = Checkpoint(arguments.checkpoint, session, network, {"seed": arguments.seed, "batch": _BATCH})
+        steps = arguments.steps
+        until = steps if arguments.until is None else arguments.until
+        for step in range(checkpoint.load(), until):
+            batches.load(step, network)
+            with clock.phase("forward"):
+                network.forward()
+                session.synchronize()
+            with clock.phase("backward"):
+                network.backward()
+                session.synchronize()
+            with clock.phase("update"):
+                network.update(learning_rate(step, steps))
+                session.synchronize()
+            if (step + 1) % _STEPS_PER_LINE == 0 or step + 1 == until:
+                self._say(f"step {step + 1:4d}   loss {network.loss():.{_DIGITS}g}   {clock.elapsed_s:5.1f} s")
+                checkpoint.save(step + 1)
 
-def _train(session: Session, network: Network, batches: Batches, clock: _Stopwatch, steps: int) -> None:
-    """As ``network.train_step``, but waits for each phase, to time it."""
-    for step in range(steps):
-        batches.load(step, network)
-        with clock.phase("forward"):
-            network.forward()
-            session.synchronize()
-        with clock.phase("backward"):
-            network.backward()
-            session.synchronize()
-        with clock.phase("update"):
-            network.update(learning_rate(step, steps))
-            session.synchronize()
-        if (step + 1) % _STEPS_PER_LINE == 0 or step + 1 == steps:
-            print(f"step {step + 1:4d}   loss {network.loss():.4f}   {clock.elapsed_s:5.1f} s", flush=True)
+    def _judge(self, share: float, held_out: digits.Digits) -> int:
+        self._say("\n" + "\n".join(f"{name:18s} {seconds:6.2f} s" for name, seconds in self._clock.seconds.items()))
+        verdict = "" if share >= _WANTED_ACCURACY else f", expected at least {_WANTED_ACCURACY:.0%}"
+        self._say(f"\ntest accuracy {share:.1%} ({round(share * held_out.count)} of {held_out.count}){verdict}")
+        return 0 if share >= _WANTED_ACCURACY else 1
 
 
 def _print_engines(session: Session) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from lowdnn import __version__
 from lowdnn.cli.bench_arguments import add_bench_arguments
 from lowdnn.cli.cache_arguments import add_cache_arguments
+from lowdnn.cli.demo_arguments import add_demo_arguments
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.cli.output import ClosedPipeError, OutputError, command_output, drop_unwritable_errors, tell
 from lowdnn.cli.run_arguments import add_run_arguments
@@ -70,17 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     add_tune_arguments(commands.add_parser("tune", help="time the plans of text cases, and keep what is fastest"))
     add_cache_arguments(commands.add_parser("cache", help="compiled kernels on disk, and bundles to ship"))
     demo = commands.add_parser("demo", help="train a convolutional network on handwritten digits; exit 1 under 97 %%")
-    _add_demo_arguments(demo)
+    add_demo_arguments(demo)
     guide = commands.add_parser("guide", help="pages on how lowdnn is used and built, recipes, and the reference")
     guide.add_argument("topic", nargs="?", metavar="TOPIC", help="the page to print (default: the list of topics)")
     return parser
-
-
-def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("auto", "cuda", "emulated"), help="where to run (default: LOWDNN_DEVICE)")
-    parser.add_argument("--mixed-precision", action="store_true", help="activations in fp16, with a dynamic loss scale")
-    parser.add_argument("--steps", type=int, default=70, metavar="N", help="steps of the training (default 70)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order (default 0)")
 
 
 def _info(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,9 @@ from lowdnn.distributed.communicator import ReduceOp
 class LossScale:
     """``value``: the scale.  ``is_finite``: 1 where ``check`` found every gradient finite, otherwise 0.
 
-    Both are (1, 1, 1) in fp32.
+    ``updates``: those since the scale was last changed.
+
+    All are (1, 1, 1) in fp32.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class LossScale:
         self.value = session.on_device(np.full((1, 1, 1), first))
         self.is_finite = session.zeros((1, 1, 1))
         self._session = session
-        self._updates = session.zeros((1, 1, 1))
+        self.updates = session.zeros((1, 1, 1))
         self._check = self._check_graph(session, parameters)
         self._adapt = self._adapt_graph(session, growth_interval)
 
@@ -58,9 +60,9 @@ class LossScale:
         """In place: each element is read and written by one thread of one kernel."""
         graph = session.graph("loss scale")
         is_finite, scale = graph.read(self.is_finite), graph.read(self.value)
-        updates = graph.mul(graph.add(graph.read(self._updates), 1.0), is_finite)
+        updates = graph.mul(graph.add(graph.read(self.updates), 1.0), is_finite)
         grows = graph.cmp_ge(updates, growth_interval)
         grown = graph.mul(scale, graph.add(grows, 1.0))
         graph.write(graph.binary_select(grown, graph.mul(scale, 0.5), is_finite), self.value)
-        graph.write(graph.mul(updates, graph.logical_not(grows)), self._updates)
+        graph.write(graph.mul(updates, graph.logical_not(grows)), self.updates)
         return graph.built()

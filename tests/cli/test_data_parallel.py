@@ -1,0 +1,176 @@
+"""The demo's training on several ranks: the losses of one device, to rounding or bit for bit; and checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import lowdnn.frontend as cudnn
+from lowdnn.backend import Handle
+from lowdnn.cli import digits
+from lowdnn.cli.main import main
+from lowdnn.cli.training.batches import Batches
+from lowdnn.cli.training.checkpoint import Checkpoint
+from lowdnn.cli.training.network import Network, initial_parameters
+from lowdnn.cli.training.session import Session
+from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
+from lowdnn.distributed.meeting_point import MeetingPoint
+from lowdnn.distributed.split import Split
+from lowdnn.enums import DataType
+from lowdnn.status import BadParamError
+from tests.support.data import fresh_seed
+from tests.support.errors import raises
+
+BATCH, STEPS = 8, 2
+#: Small, so that the network has several buckets.
+BUCKET_BYTES = 2048
+#: A step's rounding in fp32: sums of some thousand terms in another order, relative to the largest parameter.
+ROUNDING = 2e-5
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train: by ``seed``, in an activation type, with the batch in ``shards``."""
+
+    seed: int
+    activation_type: DataType = DataType.FLOAT
+    shards: int | None = None
+
+    def on_rank(
+        self, rank: int, point: MeetingPoint, first: int = 0, last: int = STEPS, path: Path | None = None
+    ) -> tuple[list[float], NDArray[Any]]:
+        """The losses of the steps from ``first`` to ``last``, and the parameters behind them."""
+        training, _ = digits.load()
+        with Handle.open("emulated") as handle:
+            communicator = InProcessCommunicator(point, rank, handle.runtime.context) if point.size > 1 else None
+            split = Split(communicator, self.shards)
+            with Session(handle, self.activation_type, cudnn.heur_mode.FALLBACK, split) as session:
+                rng = np.random.default_rng(self.seed)
+                batches = Batches(session, training, BATCH, STEPS, rng)
+                # Only rank 0's are taken.
+                initial = initial_parameters(rng if rank == 0 else np.random.default_rng(rank))
+                network = Network(session, BATCH, initial, BUCKET_BYTES)
+                checkpoint = Checkpoint(path, session, network, {"seed": self.seed})
+                assert checkpoint.load() == first
+                losses = []
+                for step in range(first, last):
+                    batches.load(step, network)
+                    network.train_step(0.05)
+                    losses.append(network.loss())
+                checkpoint.save(last)
+                return losses, session.read_back(network.parameters.masters)
+
+    def on(self, size: int, **steps: Any) -> tuple[list[float], NDArray[Any]]:
+        """``on_rank`` of ``size`` ranks, which must all have the same."""
+        of_ranks = run_in_threads(size, lambda rank, point: self.on_rank(rank, point, **steps))
+        for losses, parameters in of_ranks[1:]:
+            assert losses == of_ranks[0][0]
+            np.testing.assert_array_equal(parameters, of_ranks[0][1])
+        return of_ranks[0]
+
+
+def test_two_ranks_have_the_losses_of_one_and_the_whole_batch() -> None:
+    training = Training(fresh_seed())
+    (losses, parameters), (expected_losses, expected) = training.on(2), training.on(1)
+    np.testing.assert_allclose(losses, expected_losses, rtol=ROUNDING * STEPS, err_msg=str(training))
+    np.testing.assert_allclose(parameters, expected, atol=ROUNDING * STEPS * np.abs(expected).max())
+
+
+def test_the_deterministic_mode_has_the_same_bits_on_any_number_of_ranks(tmp_path: Path) -> None:
+    """In mixed precision: one rank, and four that begin and leave a checkpoint with which two go on."""
+    training = Training(fresh_seed(), DataType.HALF, shards=4)
+    expected, parameters = training.on(1)
+    path = tmp_path / "checkpoint"
+    begun, _ = training.on(4, last=1, path=path)
+    went_on, made = training.on(2, first=1, path=path)
+    assert begun + went_on == expected, training
+    np.testing.assert_array_equal(made, parameters, str(training))
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def text(path: Path) -> None:
+    path.write_text("no arrays")
+
+
+def empty(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, facts=np.frombuffer(b"{}", np.uint8))
+
+
+@pytest.mark.parametrize("change", [damaged, text, empty], ids=lambda change: change.__name__)
+def test_files_that_are_no_checkpoints_are_refused(change: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    Training(1).on(1, last=0, path=path)
+    change(path)
+    with raises(BadParamError, "demo.checkpoint", got=str(path)):
+        Training(1).on(1, path=path)
+
+
+def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    Training(1).on(1, last=0, path=path)
+    with raises(BadParamError, "demo.checkpoint", expected="'seed': 2", got="'seed': 1"):
+        Training(2).on(1, path=path)
+    with raises(BadParamError, "demo.checkpoint", expected="'mixed_precision': True", got="'mixed_precision': False"):
+        Training(1, DataType.HALF).on(1, path=path)
+    with np.load(path) as file:
+        arrays = dict(file) | {"mean1": np.zeros(3, np.float32)}
+    with path.open("wb") as other:
+        np.savez(other, **arrays)
+    with raises(BadParamError, "demo.checkpoint.mean1", expected="(1, 16, 1, 1) of float32", got="(3,) of float32"):
+        Training(1).on(1, path=path)
+    with raises(BadParamError, "demo.checkpoint", expected="a file that may be written"):
+        Training(1).on(1, last=0, path=tmp_path / "missing" / "checkpoint")
+
+
+def test_the_command_trains_on_two_emulated_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One device begins, two go on from its checkpoint, and the first of them reports."""
+    monkeypatch.setattr("lowdnn.cli.demo._BATCH", BATCH)
+    monkeypatch.setattr("lowdnn.cli.demo._STEPS_PER_LINE", 1)
+    monkeypatch.setattr("lowdnn.cli.digits._HELD_OUT", slice(4))
+    common = ["demo", "--device", "emulated", "--steps", "2", "--deterministic"]
+    common += ["--checkpoint", str(tmp_path / "file")]
+    printed = []
+    for more in (["--until", "1"], ["--devices", "2"]):
+        assert main([*common, *more]) == 1
+        printed.append(capsys.readouterr().out)
+    assert [re.findall(r"^step +(\d)", one, re.MULTILINE) for one in printed] == [["1"], ["2"]]
+    assert "2 x " in printed[1]
+    assert printed[1].count("test accuracy") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--devices", "3", "--deterministic"], "Split.shards: expected a multiple of 3 ranks, got 8"),
+        (["--devices", "3"], "Split.batch: expected a multiple of 3 parts, got 64"),
+        (["--devices", "environment"], "demo.devices: expected torchrun, mpirun, srun"),
+        (["--until", "71"], "demo.until: expected 1 to 70, got 71"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["demo", "--device", "emulated", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1025", "9" * 20, "²"])
+def test_the_number_of_devices_is_checked(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--devices", text])
+    assert "expected 1 to 1024, or environment" in capsys.readouterr().err
