@@ -43,6 +43,7 @@ SUBJECTS = (
     Subject("backend", "lowdnn.backend"),
     Subject("adv", "lowdnn.adv"),
     Subject("capi", "lowdnn.capi"),
+    Subject("distributed", "lowdnn.distributed"),
     Subject("driver", "lowdnn.driver"),
     Subject("status", "lowdnn.status"),
 )

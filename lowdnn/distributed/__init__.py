@@ -10,3 +10,47 @@ host does. Importing this package imports neither NCCL nor a driver.
 """
 
 from __future__ import annotations
+
+from lowdnn.distributed.buckets import BUCKET_BYTES, GradientBuckets, plan_buckets
+from lowdnn.distributed.communicator import Communicator, ReduceOp
+from lowdnn.distributed.errors import CommunicationError, CommunicationTimeoutError, PeerFailedError
+from lowdnn.distributed.file_store import FileStore
+from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
+from lowdnn.distributed.launching import launch
+from lowdnn.distributed.meeting_point import MeetingPoint
+from lowdnn.distributed.nccl import NcclCommunicator, connect
+from lowdnn.distributed.place import Place
+from lowdnn.distributed.rank_sum import RankSum
+from lowdnn.distributed.rendezvous import Meeting, Members, everyone, identifier, survivors
+from lowdnn.distributed.split import Split
+from lowdnn.distributed.store import Store
+from lowdnn.distributed.tcp_store import TcpStore, TcpStoreServer
+
+__all__ = [
+    "BUCKET_BYTES",
+    "CommunicationError",
+    "CommunicationTimeoutError",
+    "Communicator",
+    "FileStore",
+    "GradientBuckets",
+    "InProcessCommunicator",
+    "Meeting",
+    "MeetingPoint",
+    "Members",
+    "NcclCommunicator",
+    "PeerFailedError",
+    "Place",
+    "RankSum",
+    "ReduceOp",
+    "Split",
+    "Store",
+    "TcpStore",
+    "TcpStoreServer",
+    "connect",
+    "everyone",
+    "identifier",
+    "launch",
+    "plan_buckets",
+    "run_in_threads",
+    "survivors",
+]

@@ -16,7 +16,7 @@ from lowdnn.status import AttributeTypeError, InvalidValueError
 
 @dataclass(frozen=True)
 class Split:
-    """communicator: that of the ranks; None for one rank alone.  shards: parts of a batch in the deterministic mode.
+    """communicator: the ranks' own; None for one rank alone.  shards: parts of a batch in the deterministic mode.
 
     Raises AttributeTypeError and InvalidValueError for shards that the ranks cannot share equally.
     """

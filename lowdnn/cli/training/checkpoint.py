@@ -32,7 +32,7 @@ _FORMAT = "lowdnn-demo-1"
 class Checkpoint:
     """The checkpoint of ``network`` at ``path``; None keeps none.
 
-    ``facts``: what a training must have in common with the one that wrote the file.
+    ``facts``: values that a training must share with the one that wrote the file.
     """
 
     def __init__(self, path: Path | None, session: Session, network: Network, facts: Mapping[str, object]) -> None:

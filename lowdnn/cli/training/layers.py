@@ -49,7 +49,7 @@ class Statistics:
 class Layer:
     """The output of a layer and its steps, each tuple in the order in which they run.
 
-    ``parameters``: those whose gradients are on their way behind ``backward``.
+    ``parameters``: the parameters whose gradients are on their way behind ``backward``.
     """
 
     output: Value

@@ -21,8 +21,7 @@ from lowdnn.distributed.communicator import ReduceOp
 class LossScale:
     """``value``: the scale.  ``is_finite``: 1 where ``check`` found every gradient finite, otherwise 0.
 
-    ``updates``: those since the scale was last changed.
-
+    ``updates``: the updates since the scale was last changed.
     All are (1, 1, 1) in fp32.
     """
 

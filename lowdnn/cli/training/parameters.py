@@ -37,7 +37,7 @@ class Parameters:
 
     ``values``: a copy in the type of the activations, or the masters themselves where that is fp32.
     ``buckets``: the sums of the gradients over the parts of the batch; ``grads`` has them behind ``buckets.finish``.
-    Those of rank 0 are every rank's first values.
+    Every rank begins with the values of rank 0.
     """
 
     def __init__(
