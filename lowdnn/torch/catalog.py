@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowdnn.torch.operation import Overload
 from lowdnn.torch.operations import (
+    attention,
     batch_norm,
     convolution,
     group_norm,
@@ -18,6 +19,7 @@ from lowdnn.torch.operations import (
 OVERLOADS: tuple[Overload, ...] = (
     *convolution.OVERLOADS,
     *matmul.OVERLOADS,
+    *attention.OVERLOADS,
     *batch_norm.OVERLOADS,
     *row_norms.OVERLOADS,
     *group_norm.OVERLOADS,

@@ -8,8 +8,15 @@ from typing import Any
 
 #: A call's tensors, with ABSENT for None, and everything else that its graphs depend on, hashable.
 Arguments = tuple[tuple[Any, ...], tuple[Any, ...]]
-#: The results of a call: a place, None, or a tuple of these.
+#: The results of a call: a place, None, a ``Constant``, or a tuple of these.
 Result = Any
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A result that is no tensor."""
+
+    value: Any
 
 
 class Absent:

@@ -104,7 +104,7 @@ def _check_preference(candidates: Sequence[Candidate]) -> None:
 
 def _loaded(handle: Handle, candidate: Candidate, step: Step, sketch: Sketch) -> LoadedStep:
     loaded = load(handle, candidate)
-    places = [step.places[uid] for uid in loaded.uids]
+    places = [sketch.place_of(step.places[uid]) for uid in loaded.uids]
     order: Callable[..., tuple[int, ...]] = itemgetter(*places) if len(places) > 1 else _only(places[0])
     return LoadedStep(loaded, order, size_anywhere(candidate.workspace_bytes), _regions(step, sketch))
 
@@ -122,7 +122,7 @@ def _regions(step: Step, sketch: Sketch) -> tuple[Region, ...]:
     targets: set[int] = set()
     for uid, place in step.places.items():
         tensor = step.graph.tensors.get(uid)
-        if place < in_memory and tensor is not None:
+        if 0 <= place < in_memory and tensor is not None:
             sizes[place] = max(sizes.get(place, 0), span_bytes(tensor))
             targets |= {place} if uid in written else set()
     return tuple(

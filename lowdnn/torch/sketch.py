@@ -7,7 +7,7 @@ of graphs may lie at one place, each with dims and strides of its own.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -57,8 +57,7 @@ class New:
 
 @dataclass(frozen=True)
 class Step:
-    """One graph, and the place of each of its tensors in memory, by uid. Places past the new tensors are numbers on the
-    host."""
+    """One graph, and the place of each of its tensors in memory, by uid; that of the first value is -1."""
 
     graph: OperationGraph
     places: dict[int, int]
@@ -153,12 +152,22 @@ class Sketch:
         self.add(ReductionOperation(Reduction(operator, compute), x, y))
         return y
 
+    def strides_at(self, place: int) -> Dims:
+        """The strides of what lies there."""
+        return self.at(place).strides
+
     def end_step(self) -> None:
         """Makes the operations since the last step a graph: one plan, launched behind those of the steps before."""
-        first_value = len(self.tensors) + len(self.new)
-        places = {uid: place if place >= 0 else first_value - 1 - place for uid, place in self._places.items()}
-        self.steps.append(Step(OperationGraph(tuple(self._operations)), places))
+        self.add_step(OperationGraph(tuple(self._operations)), self._places)
         self._operations, self._places, self._uid = [], {}, 0
+
+    def add_step(self, graph: OperationGraph, places: Mapping[int, int]) -> None:
+        """Adds a graph that was made elsewhere. places: of its tensors in memory, by uid."""
+        self.steps.append(Step(graph, dict(places)))
+
+    def place_of(self, place: int) -> int:
+        """Where a step's tensor lies in the end: values come behind all tensors."""
+        return place if place >= 0 else len(self.tensors) + len(self.new) - 1 - place
 
     def _next(self) -> int:
         self._uid += 1

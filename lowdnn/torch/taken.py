@@ -16,7 +16,7 @@ from torch.autograd import profiler
 
 from lowdnn.torch.counts import Count, PathCounts
 from lowdnn.torch.memory import Memory
-from lowdnn.torch.operation import Overload
+from lowdnn.torch.operation import Constant, Overload
 from lowdnn.torch.planning import Prepared, prepare
 from lowdnn.torch.settings import Settings, SettingsKey, reader
 from lowdnn.torch.sketch import MAX_ALIGNMENT, Declined
@@ -125,4 +125,12 @@ def _collector(result: Any) -> Callable[[tuple[Any, ...]], Any]:
     """A function that picks a call's results out of the tensors at all places."""
     if isinstance(result, int):
         return lambda tensors: tensors[result]
+    if any(isinstance(place, Constant) for place in result):
+        return lambda tensors: tuple([_picked(tensors, place) for place in result])
     return lambda tensors: tuple([None if place is None else tensors[place] for place in result])
+
+
+def _picked(tensors: tuple[Any, ...], place: Any) -> Any:
+    if place is None or isinstance(place, Constant):
+        return None if place is None else place.value
+    return tensors[place]
