@@ -34,9 +34,9 @@ _EFFICIENT_ROWS = 32
 class Form:
     """The results of one entry beside o and the gradients.
 
-    stats_strides: of the log-sum-exp for (batch, heads, queries).  stats_rows: its extent for so many queries.
-    rest: what follows it, for q and k.  is_like: whether o and gradients have the strides of q, k and v; otherwise they
-    are stored by rows of all heads.
+    stats_strides: the log-sum-exp's, from (batch, heads, queries).  stats_rows: its extent for so many queries.
+    rest: the results behind it.  is_like: whether o and gradients have the strides of q, k and v; otherwise they are
+    stored by rows of all heads.  has_last_axis: whether the log-sum-exp has a last axis of extent 1.
     """
 
     stats_strides: Callable[[Dims], Dims]
