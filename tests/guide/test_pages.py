@@ -99,7 +99,8 @@ def _is_there(name: str) -> bool:
         if not hasattr(found, part):
             try:
                 import_module(".".join(parts[:number]))
-            except ModuleNotFoundError:
-                return False
+            except ModuleNotFoundError as error:
+                # Another module is missing: the package of an extra is not installed.
+                return error.name != ".".join(parts[:number])
         found = getattr(found, part)
     return True
