@@ -90,7 +90,7 @@ class Handle(ProcessBound):
         self._user: int | None = None
         self._recorder = _recorder(runtime.config)
         # Also where the handle is never closed: when it goes, or the process does.
-        self._write_cases = weakref.finalize(self, self._recorder.write) if self._recorder else None
+        self._write_cases = weakref.finalize(self, self._recorder.close) if self._recorder else None
 
     @classmethod
     def open(

@@ -66,6 +66,8 @@ def locked(folder: EntryFolder, name: str) -> Iterator[None]:
         # Who waits for this file then finds that its name has gone, and takes another.
         with suppress(OSError):
             os.unlink(lock, dir_fd=folder.descriptor)
+        # A child that another thread has forked meanwhile holds the descriptor, too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

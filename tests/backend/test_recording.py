@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 
 from lowdnn import create_handle, from_numpy
 from lowdnn.backend.handle import Handle
-from lowdnn.backend.recording import RecordingWarning
+from lowdnn.backend.recording import CaseRecorder, RecordingWarning
 from lowdnn.cases import parse_case, parse_counted_cases
 from lowdnn.cases.counted import HEADER
 from lowdnn.config import Config
@@ -62,7 +64,6 @@ def test_executes_are_counted(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         product(handle)
-        assert not path.exists()
     assert counts(path) == {MATMUL: 13, f"{MATMUL} epilogue=relu": 1}
     with opened(path) as handle:
         product(handle)()
@@ -101,23 +102,61 @@ def test_nothing_is_recorded_unasked(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_processes_share_a_file_and_children_of_fork_add_nothing(tmp_path: Path) -> None:
+#: The parent executes once and forks. The child executes three times with a handle of its own, and stays.
+PARENT_AND_CHILD = """
+import os, time
+from lowdnn import create_handle
+from tests.backend.test_recording import product
+handle = create_handle()
+execute = product(handle)
+execute()
+if os.fork():
+    execute()
+    os.wait()
+mine = create_handle()
+execute = product(mine, relu=True)
+for _ in range(3):
+    execute()
+print(os.getpid(), flush=True)
+time.sleep(300)
+"""
+
+
+def test_killed_processes_and_children_of_fork_have_written(tmp_path: Path) -> None:
     path = tmp_path / "cases"
-    program = (
-        "import os, sys\n"
-        "from lowdnn import create_handle\n"
-        "from tests.backend.test_recording import product\n"
-        "handle = create_handle()\n"
-        "execute = product(handle)\n"
-        "execute()\n"
-        "child = os.fork()\n"
-        "if child: os.waitpid(child, 0); execute()\n"
-    )
     environment = os.environ | {"LOWDNN_RECORD_CASES": str(path), "LOWDNN_DEVICE": "emulated", "PYTHONPATH": str(ROOT)}
-    command = (sys.executable, "-W", "ignore", "-c", program)
-    processes = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
-    assert [process.wait(120) for process in processes] == [0, 0]
-    assert counts(path) == {MATMUL: 4}
+    command = (sys.executable, "-W", "ignore", "-c", PARENT_AND_CHILD)
+    parents = [
+        subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    children = [int(parent.stdout.readline()) for parent in parents if parent.stdout]
+    try:
+        wanted = {MATMUL: 4, f"{MATMUL} epilogue=relu": 6}
+        deadline_s = time.monotonic() + 60
+        while not path.exists() or counts(path) != wanted:
+            assert time.monotonic() < deadline_s, counts(path)
+            time.sleep(0.1)
+    finally:
+        for number in (*children, *(parent.pid for parent in parents)):
+            os.kill(number, signal.SIGKILL)
+        for parent in parents:
+            parent.communicate()
+    assert counts(path) == wanted, "each execute once"
+
+
+def test_counts_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.write_text("no folder")
+    recorder = CaseRecorder(folder / "cases")
+    with opened(tmp_path / "unused") as handle:
+        handle._recorder = recorder
+        execute = product(handle)
+        execute()
+        assert "Not a directory" in recorder.write() or "File exists" in recorder.write()
+        folder.unlink()
+        execute()
+        recorder.close()
+    assert counts(folder / "cases") == {MATMUL: 2}
 
 
 def test_another_file_is_left_alone(tmp_path: Path) -> None:
@@ -146,7 +185,7 @@ def test_a_graph_that_no_case_holds_is_a_remark(tmp_path: Path, monkeypatch: pyt
     with opened(path) as handle:
         best = rank(graph, handle.arch, HeurMode.A, handle.engines).best
         assert best is not None
-        handle.load_candidate(best)
         monkeypatch.setattr("lowdnn.documents.MAX_BYTES", 100)
+        handle.load_candidate(best)
     _, remark = path.read_text().splitlines()
     assert remark.startswith("# left out: BAD_PARAM lowdnn_graph: expected at most 100 bytes")
