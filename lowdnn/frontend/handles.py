@@ -42,7 +42,7 @@ def create_handle(
     arguments before. Emulated devices reach each other's memory where they belong to one driver.
     ``plan_cache``: shared with other handles, as ``lowdnn.PlanCache`` says; by default one of the handle's own.
     """
-    others = (device, arch, policy, compile_policy, bundle, faults or None)
+    others = (device, arch, policy, compile_policy, bundle, instance(faults, str, "create_handle.faults") or None)
     if same_device_as is not None:
         _refuse_others("same_device_as", (*others, ordinal or None, same_driver_as))
         where = "create_handle.same_device_as"

@@ -65,9 +65,9 @@ def forward(session: Session, arrays: tuple[Array, Array, Array], **options: Any
     return program.run()
 
 
-def backward(session: Session, arrays: tuple[Array, ...], **options: Any) -> list[Array]:
-    """(dq, dk, dv) of q, k, v, o, do and the statistics."""
-    program = session.program()
+def backward(session: Session, arrays: tuple[Array, ...], sm_count: int | None = None, **options: Any) -> list[Array]:
+    """(dq, dk, dv) of q, k, v, o, do and the statistics, planned for ``sm_count`` multiprocessors."""
+    program = session.program(sm_count=sm_count)
     given = {name: program.input(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
     q, k, v, o, do = (heads_inside(program, array) for array in arrays[:5])
     gradients = program.graph.sdpa_backward(
@@ -77,19 +77,22 @@ def backward(session: Session, arrays: tuple[Array, ...], **options: Any) -> lis
         _, h, s, d = array.shape
         program.output(gradient, array.dtype, dim=list(array.shape), stride=[h * s * d, d, h * d, 1])
     results = program.run()
-    check_workspace(program, arrays[0])
+    assert program.graph.get_workspace_size() <= workspace_bytes(arrays[0], arrays[1])
     return results
 
 
-def check_workspace(program: Program, q: Array, apart: int = 0) -> None:
-    """Checks that there is one operation, whose scores lie nowhere.
+def workspace_bytes(q: Array, k: Array, apart: int = 0) -> int:
+    """The most bytes of the workspace of one operation, whose scores lie nowhere.
 
     The wheel stores dq and a number for each row in fp32. The plan has sums of dq in fp32 for whole tiles of queries,
-    two numbers for each row, a page, and what lies ``apart``.
+    two numbers for each row, a page, and what lies ``apart``. Where heads share keys it has sums of dk and dv for each
+    head of queries.
     """
     b, h, rows, columns = q.shape
-    stored, sums = 4 * b * h * rows * (columns + 1), 4 * b * h * TILE * columns
-    assert program.graph.get_workspace_size() <= stored + sums + 8 * b * h * max(rows, TILE) + 4096 + apart
+    queries, keys = (-(-length // TILE) * TILE for length in (rows, k.shape[2]))
+    stored, sums = 4 * b * h * rows * (columns + 1), 4 * b * h * queries * columns
+    shared = 2 * 4 * b * h * keys * columns if k.shape[1] < h else 0
+    return stored + sums + shared + 8 * b * h * queries + 4096 + apart
 
 
 def gradients_of(q: Array, k: Array, v: Array, o: Array, do: Array, p: Array) -> tuple[Array, Array, Array]:
@@ -97,13 +100,13 @@ def gradients_of(q: Array, k: Array, v: Array, o: Array, do: Array, p: Array) ->
     dv = p.swapaxes(-1, -2) @ wide(do)
     ds = score_gradient(v, o, do, p) * SCALE
     dk = ds.swapaxes(-1, -2) @ wide(q)
-    shared = (B, k.shape[1], H // k.shape[1], SKV, D)
-    return ds @ grouped(k, H), dk.reshape(shared).sum(2), dv.reshape(shared).sum(2)
+    heads, shared = q.shape[1], (*k.shape[:2], q.shape[1] // k.shape[1], *k.shape[2:])
+    return ds @ grouped(k, heads), dk.reshape(shared).sum(2), dv.reshape(shared).sum(2)
 
 
 def score_gradient(v: Array, o: Array, do: Array, p: Array, kept: Array | float = 1.0) -> Array:
     """The gradient of the scores, before they are scaled; ``kept``: what dropout multiplies weights by."""
-    dp = wide(do) @ grouped(v, H).swapaxes(-1, -2) * kept
+    dp = wide(do) @ grouped(v, do.shape[1]).swapaxes(-1, -2) * kept
     return p * (dp - (wide(o) * wide(do)).sum(-1, keepdims=True))
 
 
@@ -119,6 +122,21 @@ def test_plain_and_its_gradients(session: Session) -> None:
         backward(session, (q, k, v, o, do, stats)), gradients_of(q, k, v, o, do, p), strict=True
     ):
         check_close(found, expected, 4e-3)
+
+
+def test_scores_are_stored_nowhere(session: Session) -> None:
+    """In the graph's intermediate type they would take more than the workspace.
+
+    Few multiprocessors have work without parts of the queries, whose sums of dk and dv the workspace would hold.
+    """
+    q, do = (normal(1, 2, 384, D) for _ in range(2))
+    k, v = (normal(1, 1, 384, D) for _ in range(2))
+    p, sums = weights(scores_of(q, k))
+    o = (p @ grouped(v, 2)).astype(np.float16)
+    assert workspace_bytes(q, k) < 4 * p.size
+    found = backward(session, (q, k, v, o, do, sums.astype(np.float32)), sm_count=4)
+    for gradient, expected in zip(found, gradients_of(q, k, v, o, do, p), strict=True):
+        check_close(gradient, expected, 4e-3)
 
 
 def test_gradients_of_an_odd_number_of_queries(session: Session) -> None:

@@ -14,14 +14,13 @@ from tests.cudnn_frontend.graphs.attention import (
     SCALE,
     SKV,
     SQ,
-    TILE,
     B,
     D,
     below_diagonal,
-    check_workspace,
     grouped,
     heads_inside,
     weights,
+    workspace_bytes,
 )
 from tests.cudnn_frontend.program import DT, Program, Session
 
@@ -35,7 +34,7 @@ class Attention:
     """Operands in float64's terms.  seen: whether each score counts.  added: a term of the scores.
 
     kept: factors of the weights.
-    apart_bytes: bytes of the workspace beyond those that ``check_workspace`` knows."""
+    apart_bytes: bytes of the workspace beyond those that ``workspace_bytes`` knows."""
 
     kv_heads: int = HEADS
     seen: Array = field(default_factory=lambda: np.ones((1, 1, SQ, SKV), bool))
@@ -58,11 +57,6 @@ class Attention:
         self.o = (self.p * self.kept @ grouped(self.v, HEADS)).astype(np.float16)
         self.d = (wide(self.o) * wide(self.do)).sum(-1, keepdims=True)
 
-    @property
-    def split_bytes(self) -> int:
-        """Bytes of dk and dv in fp32 for each head of queries, whose blocks share the keys of a group."""
-        return 2 * 4 * B * HEADS * TILE * D if self.kv_heads < HEADS else 0
-
     def gradients(self) -> tuple[Array, Array, Array, Array]:
         """dq, dk, dv and the gradient of the scores."""
         d_p = self.kept * (wide(self.do) @ grouped(self.v, HEADS).swapaxes(-1, -2))
@@ -84,7 +78,7 @@ class Attention:
             program.output(gradient, np.float16, dim=list(like.shape), stride=[h * s * d, d, h * d, 1])
         program.outputs += extra
         results = program.run()
-        check_workspace(program, self.q, self.apart_bytes + self.split_bytes)
+        assert program.graph.get_workspace_size() <= workspace_bytes(self.q, self.k, self.apart_bytes)
         return results
 
     def check(self, found: list[Array]) -> None:
