@@ -2,7 +2,7 @@
 
 For each operation and type, every sample of torch's OpInfo database runs three times: natively, in fp64, and with
 lowdnn. Results and gradients have to have the shapes, strides and types of the native ones, and of torch's fake
-kernels. They may be no further from those in fp64 than twice as far as the native ones, and a few roundings. One sample
+kernels. They may be twice as far from those in fp64 as the native ones, and a few roundings. One sample
 of each operation and type also runs under ``torch.compile``. A line for each operation has how many samples ran on
 lowdnn, partly on it, or natively, and how many failed; behind it stand the reasons and the failures. The exit code is 1
 where one failed.
@@ -41,8 +41,9 @@ NAMES = (
     "nn.functional.scaled_dot_product_attention",
 )
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-#: Roundings of the largest value by which results may be further away than twice the native ones.
-_ROUNDINGS = 8
+#: Roundings of the largest value, or of 1, by which results may be further away than twice the native ones. Gradients
+#: are sums of many terms of about 1, which may cancel.
+_ROUNDINGS = 16
 
 Sample = tuple[Callable[..., Any], Any]
 
@@ -189,8 +190,8 @@ def _compare(own: list[Any], native: list[Any], exact: list[Any]) -> None:
             (values.double() - wanted).abs()[is_number].max().item() if is_number.any() else 0.0
             for values in (found, other)
         ]
-        largest = wanted.abs()[is_number].max().item() if is_number.any() else 0.0
-        allowed = 2 * errors[1] + _ROUNDINGS * torch.finfo(found.dtype).eps * largest + torch.finfo(found.dtype).tiny
+        largest = max(1.0, wanted.abs()[is_number].max().item() if is_number.any() else 0.0)
+        allowed = 2 * errors[1] + _ROUNDINGS * torch.finfo(found.dtype).eps * largest
         assert errors[0] <= allowed, f"result {number}: off by {errors[0]:.3g}, where {allowed:.3g} is allowed"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -94,6 +94,22 @@ def backward(sketch: Sketch, mode: NormMode, normalized: Dims, mask: tuple[bool,
     return tuple(results)
 
 
+def rms_norm_backward_native(native: Callable[..., Any], keys: Any, *args: Any) -> Any:
+    """torch has no such kernel for CPU tensors, on which its own RMS norm is several operations."""
+    dy, x, normalized, root, weight, mask = args
+    if x.device.type != "cpu":
+        return native(keys, *args)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    axes = tuple(range(-len(normalized), 0))
+    outer = tuple(range(x.dim() - len(normalized)))
+    xhat, slope = x.to(wide) * root, dy.to(wide)
+    dscale = (slope * xhat).sum(outer).to(weight.dtype) if mask[1] else None
+    if weight is not None:
+        slope = slope * weight
+    dx = (root * (slope - xhat * (slope * xhat).mean(axes, keepdim=True))).to(x.dtype) if mask[0] else None
+    return dx, dscale
+
+
 def _rows(x: Any, normalized: Dims, *others: Any) -> int:
     """The number of rows. Declines axes and types that do not fit."""
     if x.dtype not in FLOATS or any(tensor.dtype not in (None, *FLOATS) for tensor in others):
@@ -123,5 +139,7 @@ OVERLOADS = (
     Overload("native_layer_norm", "layer_norm", read_layer_norm, forward),
     Overload("native_layer_norm_backward", "layer_norm", read_layer_norm_backward, backward),
     Overload("_fused_rms_norm", "rms_norm", read_rms_norm, forward),
-    Overload("_fused_rms_norm_backward", "rms_norm", read_rms_norm_backward, backward),
+    Overload(
+        "_fused_rms_norm_backward", "rms_norm", read_rms_norm_backward, backward, fallback=rms_norm_backward_native
+    ),
 )
