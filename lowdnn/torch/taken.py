@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter, methodcaller
 from threading import RLock
+from types import CodeType
 from typing import Any
 
 import torch
@@ -118,7 +119,18 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
         found.tick()
         return native(keys, *args, **kwargs)
 
+    _hide_from_compiler(called.__code__)
     return called
+
+
+def _hide_from_compiler(code: CodeType) -> None:
+    """Keeps ``torch.compile`` from tracing these frames and all below, as it does behind a graph break.
+
+    ``torch.compiler.disable`` would cost each call a microsecond.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
 
 
 def _collector(result: Any) -> Callable[[tuple[Any, ...]], Any]:

@@ -203,6 +203,26 @@ def test_compiled_programs_take_the_same_path(face: Face) -> None:
     assert torch.equal(y, torch.conv2d(x, w))
 
 
+def test_functions_that_are_not_compiled_do_not_trace_lowdnn(face: Face) -> None:
+    import torch._dynamo.testing
+
+    @torch._dynamo.disable(recursive=False)
+    def plain(x: Any, w: Any) -> Any:
+        return torch.conv1d(x, w)
+
+    x, w = face.integers(1, 3, 7, dtype=torch.float32), face.integers(4, 3, 3, dtype=torch.float32)
+
+    def counted() -> tuple[int, int]:
+        torch._dynamo.reset()
+        frames = torch._dynamo.testing.CompileCounter()
+        torch.compile(lambda x, w: plain(x, w), backend=frames)(x, w)
+        return frames.frame_count, frames.op_count
+
+    native = counted()
+    with face.enable(["convolution"]):
+        assert counted() == native
+
+
 def test_benchmark_mode_tunes(face: Face) -> None:
     x, w = face.integers(2, 4, 9, 9, dtype=torch.float32), face.integers(4, 4, 3, 3, dtype=torch.float32)
     with face.enable(["convolution"]), torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
