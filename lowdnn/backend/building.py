@@ -35,7 +35,7 @@ def built(kernels: KernelSet, handle: Handle) -> Iterator[KernelRef]:
             for shape in kernels.shapes:
                 if shape.served is not None and all(map(is_on_disk, shape.served.plan.kernels)):
                     handle.known_choices.add(shape.served.plan, shape.shape.graph, shape.served.arch)
-    # What was written last may have taken the room of what was written first.
+    # A kernel that was written late may have taken the room of an early one.
     for kernel in kernels.kernels:
         if not is_on_disk(kernel):
             raise _not_kept(cache, kernel)
