@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from threading import Lock
 
@@ -60,9 +61,28 @@ def log_to(config: Config) -> logging.Handler | None:
     return handler
 
 
+class _LogFile(logging.FileHandler):
+    """A file of events. That there is no room for one is told once."""
+
+    _is_told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._is_told:
+            self._is_told = True
+            reason = f"LOWDNN_LOG_FILE: {self.baseFilename}: {error}; events are lost"
+            warnings.warn(reason, ConfigWarning, stacklevel=2)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 def _file_handler(path: str) -> logging.Handler:
     try:
-        return logging.FileHandler(path, encoding="utf-8")
+        return _LogFile(path, encoding="utf-8")
     except OSError as error:
         warnings.warn(f"LOWDNN_LOG_FILE: {error}; taking standard error", ConfigWarning, stacklevel=4)
         return logging.StreamHandler()

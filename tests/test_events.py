@@ -85,3 +85,13 @@ def test_a_log_file_that_cannot_be_opened_warns_and_logs_to_standard_error(tmp_p
     assert handler is not None
     stop_logging(handler)
     assert not isinstance(handler, logging.FileHandler)
+
+
+def test_a_log_file_without_room_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = log_to(Config(log_level="info", log_file="/dev/full"))
+    assert handler is not None
+    with pytest.warns(ConfigWarning, match="/dev/full: .*No space left on device; events are lost"):
+        emit(event_logger("test"), logging.INFO, "event", {})
+    emit(event_logger("test"), logging.INFO, "event", {})  # warnings are errors here
+    stop_logging(handler)
+    assert capsys.readouterr().err == ""

@@ -86,9 +86,9 @@ class Workbench:
             if isinstance(candidate, LowdnnError):
                 raise candidate
             timed = self._timed(candidate)
-        except LowdnnError as error:
+        except (LowdnnError, MemoryError) as error:
             self._work.append(None)
-            return Prepared(error=str(error).splitlines()[0])
+            return Prepared(error=next(iter(str(error).splitlines()), "the host's memory is not large enough"))
         self._work.append(timed)
         plan = candidate.plan
         knobs = " ".join(f"{knob.name}={value}" for knob, value in plan.choices) or " + ".join(plan.parts)

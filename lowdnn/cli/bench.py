@@ -17,7 +17,7 @@ from lowdnn.bench.suites import SuiteCase, of_classes, sampled, suite_cases
 from lowdnn.bench.verdicts import Verdict, Word, against_saved
 from lowdnn.cli.bench_arguments import add_bench_arguments
 from lowdnn.cli.bench_files import BenchFiles
-from lowdnn.cli.options import Options
+from lowdnn.cli.options import Options, check_ranges
 from lowdnn.cli.reading import check_values, read_cases
 from lowdnn.status import BadParamError
 
@@ -32,10 +32,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
     Raises BadParamError before the first one runs where an option or a case is wrong.
     """
-    for option, least, most in (("rounds", 1, 10**4), ("pairs", 3, 100), ("sample", 1, 10**6)):
-        value = getattr(arguments, option)
-        if value is not None and not least <= value <= most:
-            raise BadParamError.at(f"bench.{option}", expected=f"{least} to {most}", got=value)
+    check_ranges("bench", arguments, {"rounds": (1, 10**4), "pairs": (3, 100), "sample": (1, 10**6)})
     given = Options("bench", arguments, add_bench_arguments)
     given.refuse_without("sample", ["seed"])
     cases = _cases(arguments)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from lowdnn.arch.specs import ArchSpec, spec_from_outside, spec_named
 from lowdnn.cases.ranges import has_ranges
 from lowdnn.cli.kernels import shapes_of
+from lowdnn.cli.options import check_ranges
 from lowdnn.cli.reading import ReadCase, read_cases, read_lines
 from lowdnn.config import Config
 from lowdnn.engines.registry import ENGINES
@@ -20,7 +21,7 @@ from lowdnn.heuristics.kernel_sets import kernel_set
 from lowdnn.heuristics.ranking import rank
 from lowdnn.heuristics.tuning.record_books import Records, records_of
 from lowdnn.runtime.bundle import PTX, Bundle
-from lowdnn.runtime.bundle_file import load_bundle, write_bundle
+from lowdnn.runtime.bundle_file import check_place, load_bundle, write_bundle
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import KernelCompiler
 from lowdnn.runtime.imported import import_bundle
@@ -34,9 +35,9 @@ def export_bundle(arguments: argparse.Namespace, cache: DiskCache | None) -> int
 
     1 where there are more shapes than the kernels serve that the caller allows, otherwise 0.
     """
+    check_place(arguments.output)
     texts = [*arguments.cases, *(f"@{path}" for path in arguments.log)]
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise BadParamError.at("cache.export.jobs", expected="at least 1", got=arguments.jobs)
+    check_ranges("cache.export", arguments, {"jobs": (1, 256), "shapes": (1, 10**5), "max_kernels": (1, 10**6)})
     counters, sources = Counters(), SourceTree()
     compiler = KernelCompiler(sources=sources, store=ModuleStore.installed(), cache=cache, counters=counters)
     records = records_of(Config.from_environment(), sources, takes_estimates=False)

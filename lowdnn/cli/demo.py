@@ -15,6 +15,7 @@ import numpy as np
 from lowdnn.backend import Handle
 from lowdnn.cli import digits
 from lowdnn.cli.demo_ranks import on_ranks
+from lowdnn.cli.options import check_ranges
 from lowdnn.cli.training.batches import Batches
 from lowdnn.cli.training.checkpoint import Checkpoint
 from lowdnn.cli.training.inference import accuracy
@@ -23,7 +24,6 @@ from lowdnn.cli.training.session import Session
 from lowdnn.cli.training.sgd import learning_rate
 from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
-from lowdnn.status import BadParamError
 
 _BATCH = 64
 _STEPS_PER_LINE = 10
@@ -39,10 +39,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
     Raises BadParamError for a number of steps or a seed that is out of range, and for a checkpoint of another training.
     """
-    for argument, least, most in (("steps", 1, _MAX_STEPS), ("seed", 0, 2**63 - 1), ("until", 1, arguments.steps)):
-        value = getattr(arguments, argument)
-        if value is not None and not least <= value <= most:
-            raise BadParamError.at(f"demo.{argument}", expected=f"{least} to {most}", got=value)
+    check_ranges("demo", arguments, {"steps": (1, _MAX_STEPS), "seed": (0, 2**63 - 1), "until": (1, arguments.steps)})
     return on_ranks(arguments, lambda handle, split: _Demo(arguments, handle, split).run())
 
 

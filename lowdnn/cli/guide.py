@@ -9,7 +9,7 @@ from lowdnn.guide.pages import page, topics
 
 def guide(arguments: argparse.Namespace) -> int:
     """Prints the page of ``arguments.topic``, or all topics with their titles; 0."""
-    if arguments.topic:
+    if arguments.topic is not None:
         print(page(arguments.topic).text, end="")
         return 0
     width = max(map(len, topics()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from lowdnn.backend.handle import Handle
@@ -16,7 +16,7 @@ AddArguments = Callable[[argparse.ArgumentParser], None]
 
 
 class Options:
-    """The options of one command line of ``command``, and which of them differ from their defaults."""
+    """The options of one command line of ``command`` that differ from their defaults; none of them may be empty."""
 
     def __init__(self, command: str, arguments: argparse.Namespace, add_arguments: AddArguments) -> None:
         parser = argparse.ArgumentParser(add_help=False)
@@ -24,6 +24,9 @@ class Options:
         self._command = command
         values = vars(arguments).items()
         self._given = {name: value for name, value in values if value not in ([], parser.get_default(name))}
+        for name, value in self._given.items():
+            if value == "":
+                raise BadParamError.at(f"{command}.{name}", expected="a value", got="''")
 
     def refuse(self, names: Iterable[str], rule: str) -> None:
         """Raises BadParamError, by ``rule``, for the first of ``names`` that is given."""
@@ -40,6 +43,14 @@ class Options:
         """Raises BadParamError for the first of ``names`` that is given while ``other`` is, too."""
         if other in self._given:
             self.refuse(names, f"none beside --{other.replace('_', '-')}")
+
+
+def check_ranges(command: str, arguments: argparse.Namespace, ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Raises BadParamError for an option that is given and not within its (least, most)."""
+    for option, (least, most) in ranges.items():
+        value = getattr(arguments, option)
+        if value is not None and not least <= value <= most:
+            raise BadParamError.at(f"{command}.{option}", expected=f"{least} to {most}", got=value)
 
 
 @contextmanager

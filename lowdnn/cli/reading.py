@@ -125,7 +125,7 @@ def _graph(case: Case) -> OperationGraph | None:
     except NotSupportedError:
         return None
     except BadParamError as error:
-        raise type(error)(f"{error.detail}; in {str(case)!r}") from None
+        raise type(error)(f"{error.detail}; in {shown(str(case), _MAX_SHOWN)}") from None
 
 
 def _made_bytes(tensor: Tensor) -> int:
@@ -138,5 +138,5 @@ def _check_memory(case: Case, whose: str, needed_bytes: int, bytes_there: int) -
         raise SizeInsufficientError.at(
             "case.tensors",
             expected=f"at most {bytes_there} bytes, the memory of {whose}",
-            got=f"{needed_bytes} bytes in {str(case)!r}",
+            got=f"{needed_bytes} bytes in {shown(str(case), _MAX_SHOWN)}",
         )

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from lowdnn.backend.handle import Handle
 from lowdnn.cases.base import Case
 from lowdnn.cli.case_results import Request, Result, check_engine, results
-from lowdnn.cli.options import Options, opened
+from lowdnn.cli.options import Options, check_ranges, opened
 from lowdnn.cli.reading import check_cases, read_cases, short_text
 from lowdnn.cli.run_arguments import add_run_arguments
 from lowdnn.cli.sanitizing import sanitize
@@ -49,10 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    for option, least, most in (("repeats", 1, 10**6), ("schedules", 0, 10**4), ("seed", 0, 2**63 - 1)):
-        value = getattr(arguments, option)
-        if value is not None and not least <= value <= most:
-            raise BadParamError.at(f"run.{option}", expected=f"{least} to {most}", got=value)
+    check_ranges("run", arguments, {"repeats": (1, 10**6), "schedules": (0, 10**4), "seed": (0, 2**63 - 1)})
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     return Request(arguments.engine, arguments.check, arguments.exact, arguments.repeats, seed)
 

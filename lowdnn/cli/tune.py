@@ -14,9 +14,9 @@ from lowdnn.backend.autotuning import follows_bundle, has_own_record, tuner
 from lowdnn.backend.handle import Handle
 from lowdnn.bench.networks import DIRECTIONS, networks
 from lowdnn.cases.base import Case
-from lowdnn.cli.options import Options, opened
+from lowdnn.cli.options import Options, check_ranges, opened
 from lowdnn.cli.reading import Line, ReadCase, check_cases, read_cases, short_text
-from lowdnn.cli.tune_arguments import add_tune_arguments
+from lowdnn.cli.tune_arguments import ALL_NETWORKS, add_tune_arguments
 from lowdnn.cli.tune_files import diff, merge, prune
 from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
@@ -83,7 +83,7 @@ def _read_cases(arguments: argparse.Namespace) -> list[ReadCase]:
 
 def _layers(names: str | None, batch: int | None) -> Iterator[ReadCase]:
     known = networks()
-    wanted = [] if names is None else names.split(",") if names else list(known)
+    wanted = [] if names is None else list(known) if names == ALL_NETWORKS else names.split(",")
     for name in wanted:
         if name not in known:
             raise BadParamError.at("tune.networks", expected=f"some of {', '.join(known)}", got=name)
@@ -94,11 +94,8 @@ def _layers(names: str | None, batch: int | None) -> Iterator[ReadCase]:
 
 
 def _options(arguments: argparse.Namespace) -> TuningOptions:
-    limits = (("kernels", 1, 1000), ("processes", 0, 256), ("workspace_limit", 0, 2**63 - 1), ("batch", 1, 2**31 - 1))
-    for name, least, most in limits:
-        value = getattr(arguments, name)
-        if value is not None and not least <= value <= most:
-            raise BadParamError.at(f"tune.{name}", expected=f"{least} to {most}", got=value)
+    ranges = {"kernels": (1, 1000), "processes": (0, 256), "workspace_limit": (0, 2**63 - 1), "batch": (1, 2**31 - 1)}
+    check_ranges("tune", arguments, ranges)
     budget_s = math.inf if arguments.budget is None else arguments.budget
     if not budget_s > 0:
         raise BadParamError.at("tune.budget", expected="more than 0", got=budget_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+ALL_NETWORKS = "all"
 _MOST_PROCESSES = 8
 
 
@@ -15,9 +16,9 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--networks",
         nargs="?",
-        const="",
+        const=ALL_NETWORKS,
         metavar="NAMES",
-        help="the convolutions of real networks in three directions: all, or resnet50,vgg16...",
+        help="the convolutions of real networks in three directions: all (the default), or resnet50,vgg16...",
     )
     parser.add_argument("--batch", type=int, metavar="N", help="images of the networks' layers (default: the table's)")
     parser.add_argument("--device", choices=("auto", "cuda", "emulated"), help="where to tune (default: LOWDNN_DEVICE)")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lowdnn.documents import shown
 from lowdnn.runtime.bundle import Bundle, bundle_bytes, bundle_from
+from lowdnn.runtime.cache_directory import EntryFolder
+from lowdnn.runtime.cache_files import try_file, write
+from lowdnn.runtime.shared_files import folder_of
 from lowdnn.status import AttributeTypeError, BadParamError, SizeInsufficientError
 
 #: The most bytes of a bundle: it is read into memory.
 MAX_BUNDLE_BYTES = 1 << 30
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
@@ -41,27 +44,36 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
 
 
 def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> int:
-    """Writes a file of the bundle, which replaces another all at once; returns its bytes.
+    """Writes a file of the bundle, which replaces another regular file all at once; returns its bytes.
 
     Only the user may write the file. Raises BadParamError where it cannot be written.
     """
     content = bundle_bytes(bundle)
+    with _place(path) as folder:
+        write(folder, Path(path).name, content, mode=0o644)
+    return len(content)
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raises BadParamError where ``write_bundle`` would; leaves nothing behind."""
+    with _place(path) as folder:
+        try_file(folder)
+
+
+@contextmanager
+def _place(path: str | os.PathLike[str]) -> Iterator[EntryFolder]:
+    """The folder of a file to write. Raises BadParamError where the block raises OSError, and for what is no regular
+    file: root could put a bundle in the place of a device."""
     try:
-        temporary = Path(path).with_name(f".{Path(path).name[:64]}.{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, _WRITE_FLAGS, 0o644)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink()
-            raise
+        with folder_of(Path(path), makes=False) as folder:
+            with suppress(FileNotFoundError):
+                mode = os.stat(Path(path).name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+                if not stat.S_ISREG(mode):
+                    raise OSError(f"no regular file: {stat.filemode(mode)}")
+            yield folder
     except (OSError, ValueError) as error:  # ValueError: the name is no path of a file
         where = f"bundle {shown(os.fspath(path))}"
         raise BadParamError.at(where, expected="a file that can be written", got=error) from None
-    return len(content)
 
 
 def _content(path: str | os.PathLike[str], where: str) -> bytes:

@@ -187,10 +187,9 @@ def locked(folder: EntryFolder) -> Iterator[None]:
         fcntl.flock(folder.descriptor, fcntl.LOCK_UN)
 
 
-def write(folder: EntryFolder, name: str, data: bytes) -> None:
+def write(folder: EntryFolder, name: str, data: bytes, mode: int = 0o600) -> None:
     """Writes a file so that a reader sees all of it or nothing. Raises OSError, and then leaves nothing."""
-    temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
-    descriptor = os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=folder.descriptor)
+    temporary, descriptor = _temporary(folder, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -202,14 +201,26 @@ def write(folder: EntryFolder, name: str, data: bytes) -> None:
         raise
 
 
+def try_file(folder: EntryFolder) -> None:
+    """Makes a file in the folder and removes it. Raises OSError where that does not go."""
+    temporary, descriptor = _temporary(folder, 0o600)
+    os.close(descriptor)
+    remove(folder, temporary)
+
+
 def takes_files(folder: EntryFolder) -> bool:
-    """Whether a file can be made in the folder; it is removed."""
-    temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
+    """Whether a file can be made in the folder."""
     try:
-        os.close(os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=folder.descriptor))
+        try_file(folder)
     except OSError:
         return False
-    return remove(folder, temporary)
+    return True
+
+
+def _temporary(folder: EntryFolder, mode: int) -> tuple[str, int]:
+    """The name and the descriptor of a new file."""
+    name = f"{_TEMPORARY}{secrets.token_hex(16)}"
+    return name, os.open(name, _WRITE_FLAGS, mode, dir_fd=folder.descriptor)
 
 
 def _header(key: str, payload: bytes) -> str:

@@ -11,6 +11,8 @@ import pytest
 
 from lowdnn.bench.runs import Run, measured, saved_runs
 from lowdnn.cli.main import main
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.tuning.tensors import TuningTensors
 
 CASES = ("matmul m=8 n=8 k=8", "softmax dims=4x8")
 EMPTY = str(Path(__file__).with_name("__init__.py"))
@@ -75,6 +77,21 @@ def test_cases_come_from_suites_networks_and_files_with_counts(
     assert {text.split()[0] for _, text in seen} == {"matmul", "conv"}
 
 
+def test_a_case_that_memory_has_no_room_for_leaves_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tensors(context: object, graph: OperationGraph, *more: Any, **options: Any) -> TuningTensors:
+        if len(graph.tensors) == 3:  # a product
+            raise MemoryError
+        return TuningTensors(context, graph, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("lowdnn.bench.workbench.TuningTensors", tensors)
+    assert main([*BENCH, *CASES, "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)["times"]
+    assert first["error"] == "the host's memory is not large enough"
+    assert second["us"] > 0
+
+
 def test_what_was_timed_before_an_interrupt_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +137,7 @@ def test_places_are_checked_before_the_timing(
         ((*CASES, "--compare", __file__), "test_bench.py:1: expected a JSON document"),
         ((*CASES, "--compare", EMPTY), "bench.compare: expected a file of saved runs"),
         ((*CASES, "--pairs", "6"), "bench.pairs: expected none without a checkout or wheel"),
+        ((*CASES, "--csv", ""), "bench.csv: expected a value, got ''"),
         ((*CASES, "--seed", "3"), "bench.seed: expected none without --sample"),
         ((*CASES, "--compare", ".", "--save", "f"), "bench.save: expected none beside a checkout or wheel"),
         (("matmul m=4",), "matmul.n: expected a value"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -214,6 +215,22 @@ def test_a_damaged_file_imports_nothing(bundle: Path, empty_cache: Path, capsys:
     assert not empty_cache.exists()
 
 
+def test_a_place_is_checked_before_anything_is_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root could put a file in the place of a device or a pipe."""
+    monkeypatch.setattr("lowdnn.cli.bundles.bundle_of", None)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "link", "pipe", "nowhere/file", "pipe/file", "", "/proc/file"):
+        place = str(tmp_path / name) if name else ""
+        assert main(["cache", "export", CASES["norm"], "--arch", "sm_90a", "-o", place]) == 2
+        assert "BAD_PARAM bundle '" in (error := capsys.readouterr().err)
+        assert "expected a file that can be written" in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -221,7 +238,7 @@ def test_a_damaged_file_imports_nothing(bundle: Path, empty_cache: Path, capsys:
         (["nothing", "--arch", "sm_90a"], "case: expected a line that starts with"),
         (["rope b=1 h=1 s=8 d=8", "--arch", "sm_9"], "arch: expected one of sm_80"),
         (["rope b=1 h=1 s=8 d=8", "--arch", "sm_80", "--sm-count", "0"], "cache.export.sm_count: expected 1 to 4096"),
-        (["rope b=1 h=1 s=8 d=8", "--arch", "sm_80", "--jobs", "0"], "cache.export.jobs: expected at least 1, got 0"),
+        (["rope b=1 h=1 s=8 d=8", "--arch", "sm_80", "--jobs", "0"], "cache.export.jobs: expected 1 to 256, got 0"),
         (["--log", "/nowhere", "--arch", "sm_80"], "BAD_PARAM cases: expected a readable file after @"),
     ],
 )

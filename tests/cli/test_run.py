@@ -156,6 +156,7 @@ def test_the_choice_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--arch", ""], "run.arch: expected a value, got ''"),
         (["--schedules", "5"], "run.schedules: expected none without --sanitize, got 5"),
         (["--sanitize", "--repeats", "5"], "run.repeats: expected none beside --sanitize, got 5"),
         (["--sanitize", "--explain"], "run.explain: expected none beside --sanitize"),

@@ -113,7 +113,7 @@ def test_sums_are_true_where_cases_fail_and_where_none_is_tuned(tune: Tune) -> N
         (("--prune", "one", CASES[0]), "tune.cases: expected none beside --prune"),
         (("--prune", "one", "--least-gain", "nan"), "tune.least_gain: expected a number from 0, got nan"),
         (("--prune", "one", "--least-gain", "-1"), "tune.least_gain: expected a number from 0, got -1.0"),
-        (("--prune", ""), "tune.records: expected a file of records"),
+        (("--prune", ""), "tune.prune: expected a value, got ''"),
     ],
 )
 def test_wrong_options_are_named(tune: Tune, arguments: tuple[str, ...], where: str) -> None:
