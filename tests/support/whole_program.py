@@ -238,6 +238,7 @@ class WholeProgram:
             driver.context_enable_peer_access(peer.handle)
             driver.context_disable_peer_access(peer.handle)
             second.fill_bytes(3)
+            peer.synchronize()
             driver.memcpy_peer_async(first.address, context.handle, second.address, peer.handle, 64, 0)
             assert (first.to_host() == 3).all()
             if driver.kind == "emulated":  # a GPU opens handles in other processes only

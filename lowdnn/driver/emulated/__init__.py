@@ -69,9 +69,10 @@ block as Python over NumPy arrays (one element a thread, many CTAs at a time), a
 ``machine`` puts them together, ``driver`` is the protocol over it.
 
 **The order of the packages.** Each imports only those before it, for types too; a test reads the imports: ``faults``,
-``results``, ``values``; ``parsing``; ``memory.arena``, ``lanes``, ``memory``; ``copying``, ``checking``, ``running``;
-``generating``, ``instructions``, ``program``; ``reports``, ``machine``; ``graphs``, ``launching``, ``moves``,
-``state``, ``streams``, ``context``, ``graph_calls``, ``driver``. ``device`` and ``options`` come before ``program``.
+``results``, ``values``; ``parsing``, ``memory.space``; ``memory.arena``, ``lanes``, ``memory``; ``copying``,
+``checking``, ``running``; ``generating``, ``instructions``, ``program``; ``reports``, ``execution``, ``machine``;
+``graphs``, ``launching``, ``queues``, ``moves``, ``state``, ``streams``, ``context``, ``graph_calls``, ``peers``,
+``driver``. ``device`` and ``options`` come before ``program``.
 Memory, copies and the race detector declare what they ask of a batch as protocols: ``lanes`` holds those of all,
 ``batch`` in each package its own.
 

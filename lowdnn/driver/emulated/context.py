@@ -16,6 +16,7 @@ from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.memory.space import AddressSpace
 from lowdnn.driver.emulated.options import Options
+from lowdnn.driver.emulated.queues import Queues
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.state import DeviceState, System
@@ -36,7 +37,7 @@ class Contexts:
     def __init__(self, device: EmulatedDevice, options: Options) -> None:
         self._device = device
         self._options = options
-        self._lock = threading.RLock()
+        self._lock = threading.Condition()
         self._current = threading.local()
         self._references = [0] * options.devices
         self._handles = itertools.count(_FIRST_HANDLE, 16)
@@ -79,8 +80,11 @@ class Contexts:
 
     def set_current(self, context: int) -> None:
         self.check_initialised("cuCtxSetCurrent")
-        if context:
-            self.state_of("cuCtxSetCurrent", context)
+        with self._lock:
+            if context:
+                self.state_of("cuCtxSetCurrent", context).system.queues.use(True)
+            elif self._system is not None:
+                self._system.queues.use(False)
         self._current.context = context
 
     def state(self, device: int) -> DeviceState | None:
@@ -108,16 +112,9 @@ class Contexts:
                 refuse_in_any_capture(state, call)
             try:
                 yield state
-            except EmulationFault as error:
-                facts = (call, error.result, text, str(error.report), error.report.facts())
-                if error.result >= CuResult.ILLEGAL_ADDRESS:
-                    # A copy, since the traceback of the error that is raised keeps the callers' objects alive.
-                    state.fault = driver_error(*facts)
-                raise driver_error(*facts) from error
-            except MemoryError as error:
-                raise driver_error(call, CuResult.OUT_OF_MEMORY, text, str(error)) from error
-            except (LaneFault, ValueError) as error:
-                raise driver_error(call, CuResult.INVALID_VALUE, text, str(error)) from error
+            except (EmulationFault, LaneFault, MemoryError, ValueError) as error:
+                raise state.failure(call, text, error) from error
+            state.tell(call, text)
 
     def _usable_state(self, call: str, arguments: str) -> DeviceState:
         state = self.state(self.current() - _FIRST_CONTEXT)
@@ -127,6 +124,7 @@ class Contexts:
             first_line = state.fault.explanation.partition("\n")[0]
             explanation = f"since {state.fault.call}: {first_line}; open a new handle"
             raise driver_error(call, state.fault.result, arguments, explanation)
+        state.tell(call, arguments)
         return state
 
     def _end(self, number: int) -> None:
@@ -138,7 +136,8 @@ class Contexts:
     def _begin(self, number: int) -> None:
         device = self._device
         if self._system is None:
-            self._system = System(AddressSpace(_RANGE_BYTES * self._options.devices), self._handles)
+            space = AddressSpace(_RANGE_BYTES * self._options.devices)
+            self._system = System(space, self._handles, Queues(self._options, self._lock))
         memory = Arena(device.memory_bytes, space=self._system.space, device=number)
         sm_count = device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
         clock_khz = device.attributes[DeviceAttribute.CLOCK_RATE_KHZ]

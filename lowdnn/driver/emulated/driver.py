@@ -1,7 +1,8 @@
 """The emulated driver: ``Driver`` over a ``Machine`` that runs PTX on the CPU.
 
-Work runs in the order of the calls, before the call returns, so a fault is raised by the launch that caused it. As on
-a GPU the fault sticks: later calls fail with the same CUresult until the last reference to the primary context is
+With one device work runs in the order of the calls, before the call returns, so a fault is raised by the launch that
+caused it; with several devices it runs when the host waits, as ``queues`` says, and a call that waits raises the fault.
+As on a GPU the fault sticks: later calls fail with the same CUresult until the last reference to the primary context is
 released. Event times are the device's count of its work (``DeviceClock``). Calls that a GPU refuses while a stream is
 being captured are refused here too. So is one that a GPU allows: stream-ordered allocation in a captured
 stream, which would be a node of the graph.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lowdnn.driver.base import (
     CaptureMode,
@@ -38,17 +40,19 @@ from lowdnn.driver.emulated.launching import (
 from lowdnn.driver.emulated.moves import fill, on_device, to_device, to_host
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.peers import PeerCalls
+from lowdnn.driver.emulated.queues import Kind, Marker
 from lowdnn.driver.emulated.results import driver_error
-from lowdnn.driver.emulated.state import DeviceState, EventState, StreamState, find, stream_of
+from lowdnn.driver.emulated.state import DeviceState, EventState, find, stream_of
 from lowdnn.driver.emulated.streams import (
     begin_capture,
-    check_event,
     check_own_stream,
-    check_stream,
+    checked_event,
+    checked_stream,
     destroy_event,
     destroy_stream,
     elapsed_ms,
     end_capture,
+    finish,
     record_event,
     refuse_in_capture,
     submit,
@@ -143,6 +147,7 @@ class EmulatedDriver(PeerCalls):
     def context_synchronize(self) -> None:
         with self._context.entered("cuCtxSynchronize") as state:
             refuse_in_capture(next(iter(state.captures), None), "cuCtxSynchronize")
+            state.system.queues.finish_device(state.number)
 
     # -- memory ---------------------------------------------------------------------------------------------
     def mem_get_info(self) -> tuple[int, int]:
@@ -155,6 +160,9 @@ class EmulatedDriver(PeerCalls):
 
     def mem_free(self, address: int) -> None:
         with self._context.entered("cuMemFree", address, captures=False) as state:
+            owner = state.system.space.at(address)
+            if owner is not None:
+                state.system.queues.finish_device(owner.device)
             if address:
                 state.memory.free(address)
 
@@ -167,7 +175,8 @@ class EmulatedDriver(PeerCalls):
         with self._context.entered("cuMemFreeAsync", address, captures=False) as state:
             refuse_in_capture(stream_of(state, stream).capture, "cuMemFreeAsync")
             if address:
-                state.memory.free(address)
+                state.memory.require(address, 1)
+                submit(state, stream, Marker(partial(state.memory.free, address)))
 
     def pointer_info(self, address: int) -> PointerInfo | None:
         with self._context.entered("cuPointerGetAttribute", address) as state:
@@ -177,12 +186,15 @@ class EmulatedDriver(PeerCalls):
     def memcpy_htod_async(self, destination: int, source_host: int, size_bytes: int, stream: int) -> None:
         with self._context.entered("cuMemcpyHtoDAsync", destination, size_bytes) as state:
             if size_bytes:
-                submit(state, stream, to_device(state.memory, destination, source_host, size_bytes))
+                keeps = state.system.queues.defers and stream_of(state, stream).capture is None
+                submit(state, stream, to_device(state.memory, destination, source_host, size_bytes, keeps=keeps))
 
     def memcpy_dtoh_async(self, destination_host: int, source: int, size_bytes: int, stream: int) -> None:
         with self._context.entered("cuMemcpyDtoHAsync", source, size_bytes) as state:
             if size_bytes:
-                submit(state, stream, to_host(state.memory, destination_host, source, size_bytes))
+                # As a copy to pageable memory, it returns when the bytes are there.
+                copied = submit(state, stream, to_host(state.memory, destination_host, source, size_bytes))
+                state.system.queues.finish([copied])
 
     def memcpy_dtod_async(self, destination: int, source: int, size_bytes: int, stream: int) -> None:
         with self._context.entered("cuMemcpyDtoDAsync", destination, source, size_bytes) as state:
@@ -225,21 +237,23 @@ class EmulatedDriver(PeerCalls):
 
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:
+        kind = Kind.FREE if StreamFlags.NON_BLOCKING in flags else Kind.BLOCKING
         with self._context.entered("cuStreamCreateWithPriority") as state:
-            return state.add(state.streams, StreamState(state.number))
+            return state.add(state.streams, state.new_stream(kind))
 
     def stream_destroy(self, stream: int) -> None:
         with self._context.entered("cuStreamDestroy", stream) as state:
             destroy_stream(state, stream)
 
     def stream_synchronize(self, stream: int) -> None:
-        with self._context.entered("cuStreamSynchronize", stream) as state:
-            check_stream(state, stream, "cuStreamSynchronize")
+        call = "cuStreamSynchronize"
+        with self._context.entered(call, stream) as state:
+            line = checked_stream(state, stream, call).line
+            finish(state, call, line.device, [line.tail])
 
     def stream_query(self, stream: int) -> bool:
         with self._context.entered("cuStreamQuery", stream) as state:
-            check_stream(state, stream, "cuStreamQuery")
-            return True
+            return state.system.queues.is_done(checked_stream(state, stream, "cuStreamQuery").line.tail)
 
     def stream_wait_event(self, stream: int, event: int) -> None:
         with self._context.entered("cuStreamWaitEvent", stream, event) as state:
@@ -275,13 +289,14 @@ class EmulatedDriver(PeerCalls):
             record_event(state, event, stream)
 
     def event_synchronize(self, event: int) -> None:
-        with self._context.entered("cuEventSynchronize", event) as state:
-            check_event(state, event, "cuEventSynchronize")
+        call = "cuEventSynchronize"
+        with self._context.entered(call, event) as state:
+            found = checked_event(state, event, call)
+            finish(state, call, found.device, [found.task])
 
     def event_query(self, event: int) -> bool:
         with self._context.entered("cuEventQuery", event) as state:
-            check_event(state, event, "cuEventQuery")
-            return True
+            return state.system.queues.is_done(checked_event(state, event, "cuEventQuery").task)
 
     def event_elapsed_ms(self, start: int, end: int) -> float:
         with self._context.entered("cuEventElapsedTime", start, end) as state:
@@ -298,7 +313,9 @@ class EmulatedDriver(PeerCalls):
 
     def module_unload(self, module: int) -> None:
         with self._context.entered("cuModuleUnload", module, captures=False) as state:
-            state.machine.unload(find(state.modules, "cuModuleUnload", module))
+            unloaded = find(state.modules, "cuModuleUnload", module)
+            state.system.queues.finish_device(state.number)
+            state.machine.unload(unloaded)
             del state.modules[module]
             for function in state.functions_of.pop(module, {}).values():
                 del state.functions[function]

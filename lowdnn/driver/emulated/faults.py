@@ -59,6 +59,7 @@ class FaultReport:
     """The place and the cause of a fault. Fields that do not apply are None or empty.
 
     ``source``: ``file:line``, if the PTX tells it. ``variable``: what of shared memory is meant, with the offset in it.
+    ``device``: the number of the device, where a driver has several.
     """
 
     kind: FaultKind
@@ -75,6 +76,7 @@ class FaultReport:
     buffer: str = ""
     buffer_offset: int | None = None
     variable: str = ""
+    device: int | None = None
 
     def facts(self) -> dict[str, object]:
         """The fields that apply, by name, as JSON takes them."""
@@ -84,7 +86,7 @@ class FaultReport:
     def __str__(self) -> str:
         lines = [f"{self.kind.text}: {self.message}"]
         if self.kernel:
-            lines.append(f"  kernel {self.kernel}")
+            lines.append(f"  kernel {self.kernel}" + ("" if self.device is None else f" on device {self.device}"))
         if self.ptx_line:
             lines.append(f"  PTX line {self.ptx_line}: {self.ptx_text}")
         if self.source:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from lowdnn.driver.emulated.context import Contexts
 from lowdnn.driver.emulated.graphs import Child, Graph, Node, OtherWork
+from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.moves import fill, on_device, to_device, to_host
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.state import DeviceState, find, stream_of
@@ -116,7 +117,11 @@ def _children(works: Iterable[Node]) -> list[Child]:
 
 
 def _copy(state: DeviceState, destination: int, source: int, size_bytes: int, kind: str) -> OtherWork:
-    copies = {"htod": to_device, "dtoh": to_host, "dtod": on_device}
+    copies: dict[str, Callable[[Arena, int, int, int], OtherWork]] = {
+        "htod": to_device,
+        "dtoh": to_host,
+        "dtod": on_device,
+    }
     return copies[kind](state.memory, destination, source, size_bytes)
 
 

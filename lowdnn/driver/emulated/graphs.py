@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lowdnn.driver.base import LaunchConfig
+from lowdnn.driver.emulated.execution import Execution
 from lowdnn.driver.emulated.machine import Function, Machine
 
 
@@ -19,6 +20,10 @@ class KernelWork:
     function: Function
     config: LaunchConfig
     parameters: tuple[bytes, ...]
+
+    def begin(self, queue: object) -> Execution:
+        """The launch, about to run in a queue."""
+        return self.machine.begin(self.function, self.config, self.parameters, queue=queue)
 
 
 @dataclass(frozen=True)

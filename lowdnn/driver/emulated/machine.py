@@ -9,7 +9,7 @@ this.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,17 +17,17 @@ import numpy as np
 from lowdnn.arch.targets import runs_on
 from lowdnn.driver.base import LaunchConfig
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
-from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
+from lowdnn.driver.emulated.execution import Execution
+from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, RefusedPtx
 from lowdnn.driver.emulated.lanes import WARP, Geometry
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
-from lowdnn.driver.emulated.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.batch import Batch, Unwritten
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
-from lowdnn.driver.emulated.running.scheduler import BlockFault, BlockFunction, Scheduler
+from lowdnn.driver.emulated.running.scheduler import BlockFunction
 from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
 #: Most bytes of host memory for the shared and local memory of one batch.
@@ -68,7 +68,7 @@ class Machine:
         self.compute_capability = compute_capability
         self.sm_count = sm_count
         self.options = options or Options()
-        self._last_history: LaunchHistory | None = None
+        self._last_histories: dict[object, LaunchHistory] = {}
         self.clock = clock or DeviceClock(sm_count=sm_count)
 
     def load(self, ptx: str) -> Module:
@@ -105,52 +105,69 @@ class Machine:
         ``options`` stand in for the machine's own. All CTAs of a cooperative launch run in one batch, so that they
         may wait for each other. Raises ``EmulationFault``.
         """
+        self.begin(function, config, parameters, options).run()
+
+    def begin(
+        self,
+        function: Function,
+        config: LaunchConfig,
+        parameters: Sequence[bytes],
+        options: Options | None = None,
+        queue: object = None,
+    ) -> Execution:
+        """A launch that is about to run; see ``launch``. ``queue``: what a launch with programmatic serialisation
+        follows the last launch of."""
         kernel = function.kernel
         config = replace(config, cluster=kernel.clusters.chosen(config.cluster))
         _check_launch(kernel, config)
         options = options or self.options
-        policy = Policy.parse(options.policy)
-        picker = policy.picker(options.landing)
         content = _parameter_block(kernel, parameters)
         address = self._parameter_address(kernel, content)
         workspace = self._grid_workspace() if config.cooperative else 0
         self.clock.launch()
-        limit = TimeLimit(options.timeout_s)
-        previous = self._last_history if config.programmatic_serialization else None
-        self._last_history = history = LaunchHistory(kernel, self.memory, previous) if options.races else None
-        try:
-            for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options, history), policy.reverses_ctas):
-                batch = Batch(
-                    Geometry(config.grid, config.block, ctas, self.sm_count, config.cluster),
-                    self.memory,
-                    list(function.unwritten),
-                    kernel.static_shared_bytes + config.shared_bytes,
-                    kernel.local_bytes,
-                    config.shared_bytes,
-                    content,
-                    np.uint64(address),
-                    options.checks,
-                    picker,
-                    history,
-                    workspace,
-                    clock=self.clock,
-                )
-                self._run(function, batch, limit)
-        finally:
+        previous = self._last_histories.get(queue) if config.programmatic_serialization else None
+        history = LaunchHistory(kernel, self.memory, previous) if options.races else None
+        if history is not None:
+            self._last_histories[queue] = history
+
+        def end() -> None:
             if history is not None:
                 history.previous = None
             for own in filter(None, (address, workspace)):
                 self.memory.free(own)
 
-    def _run(self, function: Function, batch: Batch, limit: TimeLimit) -> None:
-        scheduler = Scheduler(batch, function.kernel.steps, function.blocks, limit)
-        try:
-            with np.errstate(all="ignore"):
-                scheduler.run()
-        except BlockFault as fault:
-            raise fault_of(fault, function.kernel, batch) from fault.cause
-        except LaneFault as fault:
-            raise EmulationFault(report_of(fault, function.kernel, batch)) from None
+        batches = self._batches(function, config, options, content, (address, workspace), history)
+        device = self.memory.device if self.options.devices > 1 else None
+        return Execution(kernel, function.blocks, batches, TimeLimit(options.timeout_s), device, end)
+
+    def _batches(
+        self,
+        function: Function,
+        config: LaunchConfig,
+        options: Options,
+        content: Array,
+        addresses: tuple[int, int],
+        history: LaunchHistory | None,
+    ) -> Iterator[Batch]:
+        """The batches of a launch. ``content``: its parameters.  addresses: theirs and the grid workspace's, or 0."""
+        kernel, policy = function.kernel, Policy.parse(options.policy)
+        picker = policy.picker(options.landing)
+        for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options, history), policy.reverses_ctas):
+            yield Batch(
+                Geometry(config.grid, config.block, ctas, self.sm_count, config.cluster),
+                self.memory,
+                list(function.unwritten),
+                kernel.static_shared_bytes + config.shared_bytes,
+                kernel.local_bytes,
+                config.shared_bytes,
+                content,
+                np.uint64(addresses[0]),
+                options.checks,
+                picker,
+                history,
+                addresses[1],
+                clock=self.clock,
+            )
 
     def _placed_addresses(self, ir: ModuleIR) -> dict[str, int]:
         """Puts .global and .const variables into memory; never-initialised .global ones are zero."""

@@ -11,11 +11,17 @@ from lowdnn.driver.emulated.graphs import OtherWork
 from lowdnn.driver.emulated.memory.arena import Arena
 
 
-def to_device(memory: Arena, destination: int, source_host: int, size_bytes: int) -> OtherWork:
-    return OtherWork(lambda: memory.host_write(destination, _host_bytes(source_host, size_bytes)), size_bytes)
+def to_device(memory: Arena, destination: int, source_host: int, size_bytes: int, *, keeps: bool = False) -> OtherWork:
+    """``keeps``: the source is read now, as that of pageable memory is, and not when the copy runs."""
+    memory.require(destination, size_bytes)
+    source = _host_bytes(source_host, size_bytes)
+    source = source.copy() if keeps else source
+    return OtherWork(lambda: memory.host_write(destination, source), size_bytes)
 
 
 def to_host(memory: Arena, destination_host: int, source: int, size_bytes: int) -> OtherWork:
+    memory.require(source, size_bytes)
+
     def copy() -> None:
         _host_bytes(destination_host, size_bytes)[:] = memory.host_read(source, size_bytes)
 
@@ -23,11 +29,14 @@ def to_host(memory: Arena, destination_host: int, source: int, size_bytes: int) 
 
 
 def on_device(memory: Arena, destination: int, source: int, size_bytes: int) -> OtherWork:
+    memory.require(destination, size_bytes)
+    memory.require(source, size_bytes)
     return OtherWork(lambda: memory.copy(destination, source, size_bytes), size_bytes)
 
 
 def fill(memory: Arena, destination: int, value: int, count: int, width_bytes: int) -> OtherWork:
     """``count`` times ``value`` in ``width_bytes`` bytes."""
+    memory.require_reach(destination, count * width_bytes)
     return OtherWork(lambda: memory.fill(destination, value, count, width_bytes), count * width_bytes)
 
 

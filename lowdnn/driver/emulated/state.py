@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lowdnn.driver.base import CaptureMode, DriverError
+from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
 from lowdnn.driver.emulated.graphs import Graph
 from lowdnn.driver.emulated.launching import LoadedFunction
 from lowdnn.driver.emulated.machine import Machine, Module
 from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.memory.space import AddressSpace
+from lowdnn.driver.emulated.queues import Kind, Line, Queues, Task
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.results import CuResult
 
@@ -36,21 +38,25 @@ class Capture:
 
 @dataclass
 class StreamState:
-    """The state of a stream of ``device``.
+    """The state of a stream, whose work stands in ``line``.
 
     capture: the capture that its work goes to.  passed: the nodes there on which its next work depends.
     """
 
-    device: int
+    line: Line
     capture: Capture | None = None
     passed: set[int] = field(default_factory=set)
+
+    @property
+    def device(self) -> int:
+        return self.line.device
 
 
 @dataclass
 class EventState:
     """An event of ``device``. ``time_ns``: when it was last recorded, on the device's clock. ``capture``: the capture
     it was recorded in, after the nodes ``passed``. ``shared``: handles for interprocess communication may be made of
-    it."""
+    it. ``task``: the record, where that may not be done yet."""
 
     device: int
     timed: bool
@@ -58,6 +64,7 @@ class EventState:
     time_ns: int | None = None
     capture: Capture | None = None
     passed: frozenset[int] = frozenset()
+    task: Task | None = None
 
 
 @dataclass
@@ -69,6 +76,7 @@ class System:
 
     space: AddressSpace
     handles: Iterator[int]
+    queues: Queues
     states: dict[int, DeviceState] = field(default_factory=dict)
     graphs: dict[int, Graph] = field(default_factory=dict)
     executables: dict[int, Graph] = field(default_factory=dict)
@@ -95,7 +103,31 @@ class DeviceState:
     fault: DriverError | None = None
 
     def __post_init__(self) -> None:
-        self.streams = {stream: StreamState(self.number) for stream in range(3)}
+        legacy, own = self.new_stream(Kind.LEGACY), self.new_stream(Kind.BLOCKING)
+        self.streams = {0: legacy, 1: legacy, 2: own}
+
+    def new_stream(self, kind: Kind) -> StreamState:
+        return StreamState(self.system.queues.line(self.number, kind, self.machine.clock))
+
+    def tell(self, call: str, arguments: str) -> None:
+        """Raises the DriverError of a fault on the device that nobody has been told of."""
+        fault = self.system.queues.faults.pop(self.number, None)
+        if fault is not None:
+            raise self.failure(call, arguments, fault) from fault
+
+    def failure(self, call: str, arguments: str, fault: Exception) -> Exception:
+        """The DriverError of a call that ends with a fault, which stays where it breaks the context."""
+        if isinstance(fault, EmulationFault):
+            facts = (call, fault.result, arguments, str(fault.report), fault.report.facts())
+            if fault.result >= CuResult.ILLEGAL_ADDRESS:
+                # A copy, since the traceback of the error that is raised keeps the callers' objects alive.
+                self.fault = driver_error(*facts)
+            return driver_error(*facts)
+        if isinstance(fault, MemoryError):
+            return driver_error(call, CuResult.OUT_OF_MEMORY, arguments, str(fault))
+        if isinstance(fault, LaneFault | ValueError):
+            return driver_error(call, CuResult.INVALID_VALUE, arguments, str(fault))
+        return fault
 
     @property
     def graphs(self) -> dict[int, Graph]:
@@ -106,7 +138,9 @@ class DeviceState:
         return self.system.executables
 
     def close(self) -> None:
-        """Frees the device's memory, and ends the access of peers to it."""
+        """Ends the device's work, frees its memory, and ends the access of peers to it."""
+        self.system.queues.drop(self.number)
+        self.system.queues.faults.pop(self.number, None)
         self.memory.close()
         for other in self.system.states.values():
             other.memory.peers.discard(self.number)

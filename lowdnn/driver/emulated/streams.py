@@ -1,34 +1,38 @@
-"""Streams, captures and events of the emulated device: work runs at once, or is recorded.
+"""Streams, captures and events of the emulated devices: work goes into a stream's queue, or is recorded.
 
-The device runs everything in the order of the calls, so a stream needs no queue. A capturing stream appends its work to
-a graph; a stream that waits for an event recorded in a capture joins it, as on a GPU. Each function raises DriverError
-as the driver call does that it carries out.
+A capturing stream appends its work to a graph; a stream that waits for an event recorded in a capture joins it, as on a
+GPU. Each function raises DriverError as the driver call does that it carries out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lowdnn.driver.base import CaptureMode
-from lowdnn.driver.emulated.graphs import Graph, OtherWork, Work
+from lowdnn.driver.emulated.graphs import Graph, Work
+from lowdnn.driver.emulated.queues import Marker, Task
 from lowdnn.driver.emulated.results import driver_error
-from lowdnn.driver.emulated.state import Capture, DeviceState, EventState, event_of, stream_of
+from lowdnn.driver.emulated.state import Capture, DeviceState, EventState, StreamState, event_of, stream_of
 from lowdnn.driver.results import CuResult
 
 #: The handles of the legacy default stream.
 _LEGACY = (0, 1)
 
 
-def submit(state: DeviceState, stream: int, work: Work) -> None:
-    """Runs the work, or appends it to the graph that the stream is captured to."""
+def submit(state: DeviceState, stream: int, work: Work | Marker) -> Task | None:
+    """Adds the work to the stream's queue, or to the graph that the stream is captured to; None where it has been done
+    or captured."""
     found = stream_of(state, stream)
-    capture = found.capture
-    if capture is not None:
-        node = state.add(capture.graph.nodes, work)
-        found.passed.add(node)
-    elif isinstance(work, OtherWork):
-        work.run()
-        state.system.states[found.device].machine.clock.copy(work.size_bytes)
-    else:
-        work.machine.launch(work.function, work.config, work.parameters)
+    if found.capture is None or isinstance(work, Marker):
+        return state.system.queues.add(found.line, work)
+    found.passed.add(state.add(found.capture.graph.nodes, work))
+    return None
+
+
+def finish(state: DeviceState, call: str, device: int, tasks: Iterable[Task | None]) -> None:
+    """Waits for tasks of a device, and raises the DriverError of its fault."""
+    state.system.queues.finish(tasks)
+    state.system.states[device].tell(call, "")
 
 
 def check_own_stream(state: DeviceState, call: str, stream: int) -> None:
@@ -104,29 +108,34 @@ def refuse_in_any_capture(state: DeviceState, call: str) -> None:
     refuse_in_capture(next(strict, None), call)
 
 
-def check_stream(state: DeviceState, stream: int, call: str) -> None:
-    """Refuses to ask or to wait for a stream that is captured, or for any while one is; all work is done."""
-    refuse_in_capture(stream_of(state, stream).capture, call)
+def checked_stream(state: DeviceState, stream: int, call: str) -> StreamState:
+    """A stream that is asked or waited for: not one that is captured, and none while one is."""
+    found = stream_of(state, stream)
+    refuse_in_capture(found.capture, call)
     refuse_in_any_capture(state, call)
+    return found
 
 
-def check_event(state: DeviceState, event: int, call: str) -> None:
-    """Refuses to ask or to wait for an event of a capture, or for any while a stream is captured; all work is done."""
+def checked_event(state: DeviceState, event: int, call: str) -> EventState:
+    """An event that is asked or waited for: not one of a capture, and none while a stream is captured."""
     found = event_of(state, call, event)
     if found.capture is not None and not found.capture.ended:
         found.capture.invalid = True
     _refuse_captured(found, call)
     refuse_in_any_capture(state, call)
+    return found
 
 
 def wait_event(state: DeviceState, stream: int, event: int) -> None:
-    """A stream that waits for an event of a capture joins it."""
+    """What follows in the stream waits for the event; a stream that waits for an event of a capture joins it."""
     waited, waiting = event_of(state, "cuStreamWaitEvent", event), stream_of(state, stream)
     if waited.capture is not None and not waited.capture.ended:
         waiting.capture = waited.capture
         waiting.passed |= waited.passed
     else:
         _refuse_captured(waited, "cuStreamWaitEvent")
+        if waited.task is not None:
+            state.system.queues.add(waiting.line, Marker(_nothing), (waited.task,))
 
 
 def record_event(state: DeviceState, event: int, stream: int) -> None:
@@ -136,7 +145,11 @@ def record_event(state: DeviceState, event: int, stream: int) -> None:
         raise driver_error("cuEventRecord", CuResult.INVALID_HANDLE, f"{event:#x}, {stream:#x}", explanation)
     recorded.capture, recorded.passed = recording.capture, frozenset(recording.passed)
     if recorded.capture is None:
-        recorded.time_ns = state.system.states[recorded.device].machine.clock.record_event()
+
+        def record() -> None:
+            recorded.time_ns = recording.line.clock.record_event()
+
+        recorded.task = state.system.queues.add(recording.line, Marker(record))
 
 
 def destroy_event(state: DeviceState, event: int) -> None:
@@ -154,6 +167,8 @@ def elapsed_ms(state: DeviceState, start: int, end: int) -> float:
         raise driver_error(call, CuResult.INVALID_HANDLE, f"{start:#x}, {end:#x}", explanation)
     for one in (first, last):
         _refuse_captured(one, call)
+    if not all(state.system.queues.is_done(one.task) for one in (first, last)):
+        raise driver_error(call, CuResult.NOT_READY, f"{start:#x}, {end:#x}")
     if not first.timed or not last.timed or first.time_ns is None or last.time_ns is None:
         raise driver_error(call, CuResult.INVALID_HANDLE, explanation="event not recorded, or untimed")
     return (last.time_ns - first.time_ns) * 1e-6
@@ -164,3 +179,7 @@ def _refuse_captured(event: EventState, call: str) -> None:
     if event.capture is not None:
         result = CuResult.INVALID_VALUE if event.capture.ended else CuResult.CAPTURED_EVENT
         raise driver_error(call, result, explanation="the event was last recorded in a capture")
+
+
+def _nothing() -> None:
+    """The work of a wait."""

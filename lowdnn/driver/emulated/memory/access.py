@@ -52,6 +52,8 @@ def load(group: Lanes[MemoryBatch], space: str, address: Address, offset: int, k
         _check_written(memory, place, kind, address, offset)
     if group.batch.races is not None:
         group.batch.races.load(group, space, place, kind.shift, kind.words, kind.scope)
+    if kind.scope and space == "global":
+        group.batch.note_polled(group, address.signed(offset))
     if kind.count == 1:
         return memory.views[kind.word][place]
     view, dtype = memory.views[kind.word], memory.views[kind.code].dtype
@@ -110,6 +112,8 @@ def atomic(
         memory.shadows[kind.total][place] = WRITTEN[kind.total]
     if group.batch.races is not None:
         group.batch.races.update(group, space, place, kind.shift, kind.scope)
+    if space == "global":
+        group.batch.note_polled(group, address.signed(offset))
     view = memory.views[kind.code]
     before = view[place].tobytes()
     old = updates[space == "global"](view, place, *operands)

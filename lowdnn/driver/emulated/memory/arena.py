@@ -129,8 +129,7 @@ class Arena(Bytes):
 
     def fill(self, address: int, value: int, count: int, width_bytes: int = 1) -> None:
         """Writes ``count`` values of ``width_bytes`` (1, 2 or 4), as a kernel of the device would."""
-        if self.around(address, address + count * width_bytes) is None:
-            raise self.fault(address, count * width_bytes, None)
+        self.require_reach(address, count * width_bytes)
         allocation, span = self._span(address, count * width_bytes)
         pattern = np.frombuffer(value.to_bytes(width_bytes, "little"), np.uint8)
         self.data[span].reshape(-1, width_bytes)[:] = pattern
@@ -150,6 +149,15 @@ class Arena(Bytes):
     def written(self, address: int, size_bytes: int) -> bool:
         """Whether every byte of a range has been written."""
         return bool(self.shadow[self._span(address, size_bytes)[1]].all())
+
+    def require(self, address: int, size_bytes: int) -> None:
+        """Raises LaneFault where a range is not one that the host may copy."""
+        self._span(address, size_bytes)
+
+    def require_reach(self, address: int, size_bytes: int) -> None:
+        """Raises LaneFault where a range is not one that kernels of the device may touch."""
+        if self.around(address, address + size_bytes) is None:
+            raise self.fault(address, size_bytes, None)
 
     def _mark(self, allocation: Allocation, span: slice) -> None:
         self.shadow[span] = 1

@@ -36,3 +36,6 @@ class MemoryBatch(Storage, Ctas, Protocol):
 
     @property
     def races(self) -> AccessWatcher | None: ...
+
+    def note_polled(self, group: Lanes[object], addresses: Any) -> None:
+        """Notes where the group has read global memory by a strong load or an atomic."""

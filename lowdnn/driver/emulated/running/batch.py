@@ -21,7 +21,7 @@ from lowdnn.driver.emulated.checking.races import Races
 from lowdnn.driver.emulated.copying.async_work import AsyncWork
 from lowdnn.driver.emulated.copying.copies import AsyncCopies
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
-from lowdnn.driver.emulated.lanes import WARP, Geometry
+from lowdnn.driver.emulated.lanes import WARP, Geometry, Lanes
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.running.accumulators import (
     CommitGroups,
@@ -72,7 +72,8 @@ class Unwritten:
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
     choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not.
-    ``grid_workspace``: an address for a cooperative launch, 0 for others."""
+    ``grid_workspace``: an address for a cooperative launch, 0 for others. ``polled``: by lane, the address in global
+    memory that it last read strongly, or 0; None before the first."""
 
     geometry: Geometry
     arena: Arena
@@ -88,6 +89,7 @@ class Batch:
     grid_workspace: int = 0
     stores: int = 0
     clock: DeviceClock = field(default_factory=DeviceClock)
+    polled: Array | None = field(default=None, init=False)
     shared: Bytes = field(init=False)
     local: Bytes = field(init=False)
     specials: dict[str, Any] = field(default_factory=dict)
@@ -123,6 +125,12 @@ class Batch:
     def running_ctas(self) -> Array:
         """[CTAs] bool: which CTAs have a thread that has not exited."""
         return np.asarray(self.alive.reshape(-1, self.cta_count, WARP).any(axis=(0, 2)))
+
+    def note_polled(self, group: Lanes[object], addresses: Any) -> None:
+        """The group has read global memory by a strong load or an atomic; reports of a deadlock name the place."""
+        if self.polled is None:
+            self.polled = np.zeros(self.lane_count, dtype=np.int64)
+        self.polled[slice(None) if group.index is None else group.index] = addresses
 
     @cached_property
     def mbarriers(self) -> Mbarriers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,21 +16,40 @@ from lowdnn.driver.emulated.running.batch import Batch
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.scheduler import Scheduler
 
+#: The most addresses that the report of one loop lists.
+_MOST_ADDRESSES = 16
+
 
 @dataclass(frozen=True)
 class _Wait:
-    """Lanes that wait at PTX line ``line``; ``what`` reads on after "wait"."""
+    """Lanes that wait at PTX line ``line``; ``what`` reads on after "wait". ``address``: the place in global memory
+    where they wait for a value, or 0."""
 
     what: str
     line: int
     lanes: Array
+    address: int = 0
 
 
-def deadlock(scheduler: Scheduler) -> LaneFault:
-    """The fault of a batch in which no lane can run; it names the line of the first lanes that wait."""
+def deadlock(scheduler: Scheduler, others: Sequence[str] | None = None) -> LaneFault:
+    """The fault of a batch in which no lane can run; it names the line of the first lanes that wait.
+
+    ``others``: who waits in launches of other devices, where there are such devices; then the report names the first
+    lanes that wait for a value in memory, on which those of barriers depend.
+    """
     waits = list(_waits(scheduler))
-    message = "nothing can run: " + "; ".join(_text(scheduler.batch, wait) for wait in waits)
-    return LaneFault(FaultKind.DEADLOCK, message, line=waits[0].line, lane=int(waits[0].lanes[0]))
+    first = waits[0] if others is None else next((wait for wait in waits if wait.address), waits[0])
+    message = "nothing can run: " + "; ".join((waiting_text(scheduler), *(others or ())))
+    fault = LaneFault(FaultKind.DEADLOCK, message, line=first.line, lane=int(first.lanes[0]))
+    if first.address:
+        label, offset = scheduler.batch.arena.name_of(first.address)
+        fault.address, fault.buffer, fault.buffer_offset = first.address, label, offset
+    return fault
+
+
+def waiting_text(scheduler: Scheduler) -> str:
+    """The lanes that wait, where and for what."""
+    return "; ".join(_text(scheduler.batch, wait) for wait in _waits(scheduler))
 
 
 def _waits(scheduler: Scheduler) -> Iterator[_Wait]:
@@ -51,7 +70,21 @@ def _waits(scheduler: Scheduler) -> Iterator[_Wait]:
         for barrier, line, lanes in batch.mbarriers.waited_for(one.lanes[looking]):
             yield _Wait(f"at {barrier}", line, lanes)
         if not looking.all():
-            yield _Wait("for a value that nobody stores", steps[one.block].line, one.lanes[~looking])
+            yield from _value_waits(batch, steps[one.block].line, one.lanes[~looking])
+
+
+def _value_waits(batch: Batch, line: int, lanes: Array) -> Iterator[_Wait]:
+    """The waits of lanes that read memory again and again, by the address in global memory where that is known."""
+    if batch.polled is None:
+        yield _Wait("for a value that nobody stores", line, lanes)
+        return
+    places = batch.polled[lanes]
+    for address in np.unique(places)[:_MOST_ADDRESSES].tolist():
+        what = "for a value that nobody stores"
+        if address:
+            label, offset = batch.arena.name_of(address)
+            what += f" at {address:#x} = {label} {offset:+d} bytes"
+        yield _Wait(what, line, lanes[places == address], address)
 
 
 def _barrier(scheduler: Scheduler, number: int, lanes: Array) -> str:

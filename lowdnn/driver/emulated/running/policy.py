@@ -55,6 +55,10 @@ class Policy:
     def reverses_ctas(self) -> bool:
         return self.name == "cta-reverse"
 
+    def launch_picker(self) -> LaunchPicker:
+        """The picker among launches that several devices have under way."""
+        return LaunchPicker(self)
+
     def picker(self, landing: str | None = None) -> Picker:
         """The picker of one launch.  landing: ``late``, ``early``, or None for the policy's own, which is ``late`` or,
         under ``fuzz``, drawn."""
@@ -107,6 +111,22 @@ class Picker:
     def lands_next(self, under_way: int) -> int:
         """The index (0: the oldest) of the pending operation that lands when no lane can run."""
         return 0
+
+
+class LaunchPicker:
+    """Picks the launch that goes on: of the first device, or as the policy has it of the last one or of any. It goes on
+    until its lanes wait; ``interrupts``: or is interrupted after each turn."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.interrupts = policy.name == "fuzz"
+        self._last_first = policy.reverses_ctas
+        self._random = random.Random(policy.seed) if policy.name in ("warp-serial", "fuzz") else None
+
+    def pick(self, devices: list[int]) -> int:
+        """The index of the one that goes on, by the devices of those that can."""
+        if self._random is not None:
+            return self._random.randrange(len(devices))
+        return devices.index(max(devices) if self._last_first else min(devices))
 
 
 class FuzzPicker(Picker):

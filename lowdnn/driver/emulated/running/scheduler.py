@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ _FULL = 0xFFFFFFFF
 _PATIENCE = 20_000
 _SHORT_PATIENCE = 20
 _KEPT_GROUPS = 64
+#: A count of stores that no batch has.
+_OLDER = -1
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,14 @@ class Spinning:
     varies: bool
 
 
+class Turn(Enum):
+    """The outcome of a turn: lanes have run; all wait for what other launches may store; every lane has exited."""
+
+    RAN = 0
+    WAITS = 1
+    ENDED = 2
+
+
 class BlockFault(Exception):
     """Any exception of a block function, with the group that ran it."""
 
@@ -110,19 +121,46 @@ class Scheduler:
         self._stores_seen = 0
         #: Cached groups of adjacent lanes, by the first and the last lane, since a unit's groups recur.
         self._groups: dict[tuple[int, int], Group] = {}
+        self._push(0, batch.lanes[batch.alive])
 
-    def run(self) -> None:
-        """Raises ``BlockFault`` for what a block does wrong and ``LaneFault`` for a deadlock or a timeout."""
-        self._push(0, self.batch.lanes[self.batch.alive])
-        while True:
-            units = [unit for unit, queue in enumerate(self.ready) if queue]
-            if units:
-                self._run_unit(self.ready[self.picker.pick(units)])
-            elif not self._wake():
-                break
-        if self.parked or self.barriers.waiting or self.cluster_barriers.waiting or self.spinning:
+    @property
+    def progress(self) -> tuple[int, int]:
+        """A value that changes where lanes store, pass a barrier or exit."""
+        return self._moves, self.batch.stores
+
+    def advance(self) -> Turn:
+        """One unit runs as far as it goes, or as the policy lets it. Raises ``BlockFault`` for what a block does wrong
+        and ``LaneFault`` for a deadlock that no other launch can end."""
+        units = [unit for unit, queue in enumerate(self.ready) if queue]
+        if units:
+            self._run_unit(self.ready[self.picker.pick(units)])
+            return Turn.RAN
+        if self._wake():
+            return Turn.RAN
+        if self.spinning:
+            return Turn.WAITS
+        if self.parked or self.barriers.waiting or self.cluster_barriers.waiting:
             raise deadlock(self)
         self.batch.async_work.land_all()
+        return Turn.ENDED
+
+    def retry(self) -> bool:
+        """Resumes lanes that wait although nothing has changed, for a loop that counts; False once they have been
+        patient long enough."""
+        if self.batch.stores != self._stores_seen:
+            self._patience, self._stores_seen = _PATIENCE, self.batch.stores
+        counting = any(one.varies and not one.polling for one in self.spinning)
+        self._patience -= 1 if counting else _PATIENCE // _SHORT_PATIENCE
+        if self._patience <= 0:
+            return False
+        spinning, self.spinning = self.spinning, []
+        for one in spinning:
+            self._push(one.block, one.lanes)
+        return True
+
+    def others_stored(self) -> None:
+        """Lanes that wait for a value look again, since others have changed memory."""
+        self.spinning = [replace(one, stores=_OLDER) for one in self.spinning]
 
     # -- one unit ---------------------------------------------------------------------------------------------------
     def _run_unit(self, queue: dict[int, list[Array]]) -> None:
@@ -153,7 +191,7 @@ class Scheduler:
     def _execute(self, step: Step, group: Group) -> Any:
         self._rounds += 1
         if not self._rounds & 0xFF:
-            problem = self._limit.problem((id(self), self._moves, self.batch.stores))
+            problem = self._limit.problem((id(self), *self.progress))
             if problem:
                 raise BlockFault(LaneFault(FaultKind.TIMEOUT, problem, 0), group, step)
         self.batch.clock.issue(step.instructions * group.count)
@@ -359,16 +397,7 @@ class Scheduler:
         if self.batch.async_work.land_next():
             self._wake_spinning()
             return True
-        if self.batch.stores != self._stores_seen:
-            self._patience, self._stores_seen = _PATIENCE, self.batch.stores
-        counting = any(one.varies and not one.polling for one in self.spinning)
-        self._patience -= 1 if counting else _PATIENCE // _SHORT_PATIENCE
-        if self._patience <= 0:
-            return False
-        spinning, self.spinning = self.spinning, []
-        for one in spinning:
-            self._push(one.block, one.lanes)
-        return True
+        return False
 
     def _wake_spinning(self) -> bool:
         """Resumes lanes whose mbarrier has completed its phase and, if a store has come, lanes that read memory."""
