@@ -127,7 +127,7 @@ def checked_event(state: DeviceState, event: int, call: str) -> EventState:
 
 
 def wait_event(state: DeviceState, stream: int, event: int) -> None:
-    """What follows in the stream waits for the event; a stream that waits for an event of a capture joins it."""
+    """Further work in the stream waits for the event; a stream that waits for an event of a capture joins it."""
     waited, waiting = event_of(state, "cuStreamWaitEvent", event), stream_of(state, stream)
     if waited.capture is not None and not waited.capture.ended:
         waiting.capture = waited.capture
