@@ -142,9 +142,24 @@ class OperationGraph:
         content = read_document(text, "lowdnn_graph", SCHEMA_VERSION, {"operations": list}, "OperationGraph.json")
         return graph_from(content["operations"], "OperationGraph.json.operations")
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same operations, with the same tensors under the same uids and names; graphs that
+        differ in these alone have equal keys."""
+        return self is other or (isinstance(other, OperationGraph) and self.operations == other.operations)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[OperationGraph], tuple[tuple[Operation, ...]]]:
+        return OperationGraph, (self.operations,)
+
     def __repr__(self) -> str:
         names = listed([type(op).__name__ for op in self.operations])
         return f"OperationGraph([{names}], key={self.key[:12]})"
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.operations)
 
     @cached_property
     def _consumers(self) -> dict[int, tuple[Operation, ...]]:

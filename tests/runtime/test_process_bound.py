@@ -15,13 +15,19 @@ import pytest
 import lowdnn
 import lowdnn.enums
 from lowdnn import frontend
+from lowdnn.arch.specs import SM_90A
 from lowdnn.backend.handle import Handle
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, FaultReport
 from lowdnn.engines.base import Refusal
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import HeurMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.event import Event
 from lowdnn.runtime.stream import Stream
 from lowdnn.runtime.workspace import Workspace
+from tests.support.random_graphs.steps import random_graph
 from tests.support.runtime import scale_plan
 
 OWNERS: dict[str, Callable[[Handle], object]] = {
@@ -73,5 +79,15 @@ def test_values_survive() -> None:
         for found in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
             assert found == value
             assert type(found) is type(value)
+    graphs = [random_graph(seed).graph for seed in range(8)]
+    for graph in graphs:
+        best = rank(graph, SM_90A, HeurMode.A, ENGINES).best
+        for other in (pickle.loads(pickle.dumps(graph)), OperationGraph.from_json(graph.to_json())):
+            assert other == graph
+            assert hash(other) == hash(graph)
+            assert other.key == graph.key
+            found = rank(other, SM_90A, HeurMode.A, ENGINES).best
+            assert (found and found.plan) == (best and best.plan)
+    assert len(set(graphs)) == len(graphs)
     fault = pickle.loads(pickle.dumps(EmulationFault(report)))
     assert (fault.report, str(fault)) == (report, str(report))
