@@ -257,7 +257,11 @@ class Handle(ProcessBound):
             raise NotInitializedError.at(f"handle.{call}", expected="an open handle", got="a closed one")
 
     def close(self) -> None:
-        """Unloads everything and releases the context. Closing twice does nothing, and no driver error is raised."""
+        """Unloads everything and releases the context. Closing twice does nothing, and no driver error is raised.
+
+        Tensors, streams and events that are still open cannot be used any more, and keep their memory until they are
+        closed or collected; the context is released behind them.
+        """
         if self.is_open:
             self.is_open = False
             if self._write_cases is not None:

@@ -25,18 +25,22 @@ from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, Inval
 
 
 class Liveness:
-    """Whether a context may still be used: one attribute, so that the hot path can afford to ask."""
+    """Whether a context may still be used: one attribute, so that the hot path can afford to ask.
 
-    __slots__ = ("__weakref__", "closing", "is_usable", "reason")
+    is_held: whether it is still retained, which it is for a while after it was closed (``Context.close``).
+    """
+
+    __slots__ = ("__weakref__", "closing", "is_held", "is_usable", "reason")
 
     def __init__(self) -> None:
-        self.is_usable = True
+        self.is_usable = self.is_held = True
         self.reason = ""
         #: The reason once the context is closed, or the interpreter ends.
         self.closing = "a closed one; open a new one"
         tell_after_fork(self)
 
     def after_fork(self) -> None:
+        self.is_held = False
         self.end("one of the parent process; it does not survive fork: start workers by spawn or forkserver")
 
     def end(self, reason: str) -> None:
@@ -64,6 +68,8 @@ class Context(ProcessBound):
         self.liveness = Liveness()
         self._attributes: dict[DeviceAttribute, int] = {}
         self._pending: deque[tuple[str, Callable[[], None]]] = deque()
+        #: What has to be given back before the context is released, by ``id``.
+        self._owners: set[int] = set()
         # Runs at close, at collection or at exit, whichever is first, and only once.
         self._release = weakref.finalize(self, _release_context, driver, device, self.liveness)
 
@@ -118,17 +124,17 @@ class Context(ProcessBound):
             self.driver.context_synchronize()
 
     def give_back(self, what: str, destroy: Callable[[], None]) -> None:
-        """Runs ``destroy``, where the context is still there.
+        """Runs ``destroy``, where the context is still retained.
 
         A failure is logged and not raised: after a fault on the device every call fails, and the owner of ``what``
         could do nothing about it. Calls that are not possible now, such as those during a capture, wait for the next
         one.
         """
-        if not self.liveness.is_usable:
+        if not self.liveness.is_held:
             return
         self._pending.append((what, destroy))
         try:
-            with self.activated():
+            with Activated(self.driver, self.handle):
                 self._give_back_pending()
         except DriverError as error:
             _log_failure(what, error)
@@ -149,10 +155,24 @@ class Context(ProcessBound):
     def close(self, reason: str = "") -> None:
         """Releases the primary context; a failure is logged and not raised. Closing twice does nothing.
 
+        Nothing can be done with it any more. Where streams, events or memory are open it is released behind the last of
+        them: they would stay as long as another library holds it.
+
         reason: text that an error of a later call has in place of "a closed one".
         """
         self.liveness.closing = reason or self.liveness.closing
-        self._release()
+        self.liveness.end(self.liveness.closing)
+        if not self._owners:
+            self._release()
+
+    def hold(self, owner: object) -> None:
+        """Keeps the context until ``let_go``, which ``owner`` calls once it has given back what it owns."""
+        self._owners.add(id(owner))
+
+    def let_go(self, owner: object) -> None:
+        self._owners.discard(id(owner))
+        if not self.liveness.is_usable and not self._owners:
+            self._release()
 
     def __enter__(self) -> Context:
         return self
@@ -183,9 +203,10 @@ class Activated:
 
 
 def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:
-    if not liveness.is_usable:
-        return
     liveness.end(liveness.closing)
+    if not liveness.is_held:
+        return
+    liveness.is_held = False
     try:
         driver.primary_context_release(device)
     except DriverError as error:

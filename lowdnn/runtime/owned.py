@@ -25,6 +25,8 @@ class Owned(ProcessBound, ABC):
         self.is_borrowed = is_borrowed
         self._handle = handle
         self._is_open = True
+        if not is_borrowed:
+            context.hold(self)
 
     @property
     def is_open(self) -> bool:
@@ -37,6 +39,7 @@ class Owned(ProcessBound, ABC):
         self._is_open = False
         if not self.is_borrowed:
             self.context.give_back(type(self).__name__, partial(self._destroy, self._handle))
+            self.context.let_go(self)
 
     def _open_handle(self) -> int:
         """The handle; raises NotInitializedError once closed."""

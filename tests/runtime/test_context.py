@@ -92,6 +92,25 @@ def test_close_releases_once_and_later_use_is_told(driver: EmulatedDriver) -> No
         context.synchronize()
 
 
+def test_what_is_closed_behind_the_context_is_given_back(driver: EmulatedDriver) -> None:
+    """Another library holds the context meanwhile."""
+    driver.context_set_current(driver.primary_context_retain(0))
+    before = driver.mem_get_info()[0]
+    context = Context(driver)
+    buffers, stream = [DeviceBuffer.allocate(context, 4096) for _ in range(2)], Stream.create(context)
+    context.close()
+    with pytest.raises(NotInitializedError, match="closed"):
+        context.synchronize()
+    assert driver.mem_get_info()[0] < before
+    buffers[0].close()
+    del buffers
+    gc.collect()
+    assert driver.mem_get_info()[0] == before
+    stream.close()
+    driver.primary_context_release(0)
+    assert is_released(driver)
+
+
 def test_collection_releases(driver: EmulatedDriver) -> None:
     context = Context(driver)
     assert context.compute_capability == (9, 0)
