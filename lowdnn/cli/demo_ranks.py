@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from lowdnn.backend import Handle
 from lowdnn.cli.demo_arguments import ENVIRONMENT
+from lowdnn.config import Config
 from lowdnn.distributed.communicator import Communicator
 from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
 from lowdnn.distributed.launching import launch
@@ -16,6 +17,8 @@ from lowdnn.distributed.nccl import connect
 from lowdnn.distributed.place import Place
 from lowdnn.distributed.rendezvous import Meeting, everyone
 from lowdnn.distributed.split import Split
+from lowdnn.driver import open_driver
+from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError
 
 #: Parts of a batch with ``--deterministic``, and so the most ranks.
@@ -51,8 +54,13 @@ def _split(arguments: argparse.Namespace, communicator: Communicator | None) -> 
 
 
 def _in_threads(arguments: argparse.Namespace, work: Work) -> int:
+    config = Config.from_environment()
+    driver = open_driver(
+        "emulated", arch=config.emulated_arch, policy=config.emulated_policy, devices=arguments.devices
+    )
+
     def of_rank(rank: int, point: MeetingPoint) -> int:
-        with Handle.open("emulated") as handle:
+        with Handle(Runtime(driver, device=rank, config=config)) as handle:
             return work(handle, _split(arguments, InProcessCommunicator(point, rank, handle.runtime.context)))
 
     return max(run_in_threads(arguments.devices, of_rank, timeout_s=_TIMEOUT_S))

@@ -20,13 +20,13 @@ from lowdnn.cli.training.batches import Batches
 from lowdnn.cli.training.checkpoint import Checkpoint
 from lowdnn.cli.training.network import Network, initial_parameters
 from lowdnn.cli.training.session import Session
-from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
-from lowdnn.distributed.meeting_point import MeetingPoint
+from lowdnn.distributed.in_process import InProcessCommunicator
 from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
 from lowdnn.status import BadParamError
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
+from tests.support.ranks import on_handles
 
 BATCH, STEPS = 8, 2
 #: Small, so that the network has several buckets.
@@ -44,32 +44,34 @@ class Training:
     shards: int | None = None
 
     def on_rank(
-        self, rank: int, point: MeetingPoint, first: int = 0, last: int = STEPS, path: Path | None = None
+        self, handle: Handle, split: Split, first: int = 0, last: int = STEPS, path: Path | None = None
     ) -> tuple[list[float], NDArray[Any]]:
         """The losses of the steps from ``first`` to ``last``, and the parameters behind them."""
         training, _ = digits.load()
-        with Handle.open("emulated") as handle:
-            communicator = InProcessCommunicator(point, rank, handle.runtime.context) if point.size > 1 else None
-            split = Split(communicator, self.shards)
-            with Session(handle, self.activation_type, cudnn.heur_mode.FALLBACK, split) as session:
-                rng = np.random.default_rng(self.seed)
-                batches = Batches(session, training, BATCH, STEPS, rng)
-                # Only rank 0's are taken.
-                initial = initial_parameters(rng if rank == 0 else np.random.default_rng(rank))
-                network = Network(session, BATCH, initial, BUCKET_BYTES)
-                checkpoint = Checkpoint(path, session, network, {"seed": self.seed})
-                assert checkpoint.load() == first
-                losses = []
-                for step in range(first, last):
-                    batches.load(step, network)
-                    network.train_step(0.05)
-                    losses.append(network.loss())
-                checkpoint.save(last)
-                return losses, session.read_back(network.parameters.masters)
+        with Session(handle, self.activation_type, cudnn.heur_mode.FALLBACK, split) as session:
+            rng = np.random.default_rng(self.seed)
+            batches = Batches(session, training, BATCH, STEPS, rng)
+            # Only rank 0's are taken.
+            initial = initial_parameters(rng if split.rank == 0 else np.random.default_rng(split.rank))
+            network = Network(session, BATCH, initial, BUCKET_BYTES)
+            checkpoint = Checkpoint(path, session, network, {"seed": self.seed})
+            assert checkpoint.load() == first
+            losses = []
+            for step in range(first, last):
+                batches.load(step, network)
+                network.train_step(0.05)
+                losses.append(network.loss())
+            checkpoint.save(last)
+            return losses, session.read_back(network.parameters.masters)
 
     def on(self, size: int, **steps: Any) -> tuple[list[float], NDArray[Any]]:
         """``on_rank`` of ``size`` ranks, which must all have the same."""
-        of_ranks = run_in_threads(size, lambda rank, point: self.on_rank(rank, point, **steps))
+
+        def work(handle: Handle, communicator: InProcessCommunicator) -> tuple[list[float], NDArray[Any]]:
+            split = Split(communicator if size > 1 else None, self.shards)
+            return self.on_rank(handle, split, **steps)
+
+        of_ranks = on_handles(size, work)
         for losses, parameters in of_ranks[1:]:
             assert losses == of_ranks[0][0]
             np.testing.assert_array_equal(parameters, of_ranks[0][1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ from numpy.typing import NDArray
 
 from lowdnn.backend import Handle
 from lowdnn.distributed.buckets import GradientBuckets, plan_buckets
-from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
-from lowdnn.distributed.meeting_point import MeetingPoint
+from lowdnn.distributed.in_process import InProcessCommunicator
 from lowdnn.distributed.rank_sum import RankSum
 from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
@@ -26,16 +24,7 @@ from lowdnn.status import (
 )
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
-
-
-def on_handles(size: int, work: Callable[[Handle, InProcessCommunicator], Any]) -> list[Any]:
-    """The results of ``work`` on ``size`` ranks, each with a handle of its own."""
-
-    def of_rank(rank: int, point: MeetingPoint) -> Any:
-        with Handle.open("emulated") as handle:
-            return work(handle, InProcessCommunicator(point, rank, handle.runtime.context))
-
-    return run_in_threads(size, of_rank, timeout_s=60)
+from tests.support.ranks import on_handles
 
 
 def zeros(handle: Handle, count: int) -> DeviceBuffer:

@@ -1,4 +1,4 @@
-"""Ranks for tests: threads with an emulated device each, whose collectives meet in this process."""
+"""Ranks for tests: threads, each with one of several emulated devices, whose collectives meet in this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.backend import Handle
 from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
+from lowdnn.distributed.meeting_point import MeetingPoint
 from lowdnn.driver import open_driver
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
 
 T = TypeVar("T")
@@ -42,11 +45,24 @@ class Rank:
 def on_ranks(size: int, work: Callable[[Rank], T], timeout_s: float = 20.0) -> list[T]:
     """The results of ``work`` of each rank, in rank order."""
 
-    def of_rank(rank: int, point: Any) -> T:
+    driver = open_driver("emulated", devices=size)
+
+    def of_rank(rank: int, point: MeetingPoint) -> T:
         with ExitStack() as owned:
-            context = owned.enter_context(Context(open_driver("emulated")))
+            context = owned.enter_context(Context(driver, rank))
             stream = owned.enter_context(Stream.create(context))
             communicator = owned.enter_context(InProcessCommunicator(point, rank, context))
             return work(Rank(communicator, stream, owned))
+
+    return run_in_threads(size, of_rank, timeout_s=timeout_s)
+
+
+def on_handles(size: int, work: Callable[[Handle, InProcessCommunicator], T], timeout_s: float = 60.0) -> list[T]:
+    """The results of ``work`` on ``size`` ranks, each with a handle of its own, in rank order."""
+    driver = open_driver("emulated", devices=size)
+
+    def of_rank(rank: int, point: MeetingPoint) -> T:
+        with Handle(Runtime(driver, device=rank)) as handle:
+            return work(handle, InProcessCommunicator(point, rank, handle.runtime.context))
 
     return run_in_threads(size, of_rank, timeout_s=timeout_s)
