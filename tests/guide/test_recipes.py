@@ -21,6 +21,7 @@ from lowdnn.guide.recipes import (
     capture,
     convolution_gradients,
     cross_entropy,
+    data_parallel,
     dropout,
     grouped_attention,
     lstm_training,
@@ -70,6 +71,19 @@ def test_convolution_gradients(handle: Handle) -> None:
     assert results.keys() == expected.keys()
     for name, array in results.items():
         np.testing.assert_array_equal(array, expected[name])
+
+
+def test_data_parallel() -> None:
+    """The bits of one rank on two and four, close to gradient descent on the whole batch in float64."""
+    recipe = data_parallel
+    x, y = (array.astype(np.float64) for array in recipe.data())
+    w = np.zeros((recipe.INPUTS, recipe.OUTPUTS))
+    for _ in range(recipe.STEPS):
+        w -= recipe.RATE * x.T @ (x @ w - y)
+    found = [recipe.compute(ranks) for ranks in (1, 2, 4)]
+    np.testing.assert_allclose(found[0], w, rtol=2e-2, atol=2e-2)  # products are rounded to TF32
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 def test_lstm_training(handle: Handle) -> None:

@@ -38,7 +38,7 @@ _HALVINGS = 40
 
 @dataclass(frozen=True)
 class Layer:
-    """``backward_us``: its share of the backward pass.  ``gradient_bytes``: what it adds to the gradients."""
+    """``backward_us``: its share of the backward pass.  ``gradient_bytes``: the bytes that it adds to the gradients."""
 
     backward_us: float
     gradient_bytes: int
