@@ -318,6 +318,8 @@ class NumericalNote(CudnnEnum, c_prefix="CUDNN_NUMERICAL_NOTE_"):
 
     #: FLOAT operands are rounded to TF32, of which cuDNN tells by TENSOR_CORE alone.
     TF32_INPUTS = 10000
+    #: FLOAT products are three products of TF32, as accurate as fp32.
+    TF32X3 = 10001
 
 
 class BehaviorNote(CudnnEnum, c_prefix="CUDNN_BEHAVIOR_NOTE_"):

@@ -34,6 +34,7 @@ from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
+from lowdnn.plan import Plan
 
 _MAX_SHOWN = 5
 
@@ -61,6 +62,10 @@ _ROW_ROUNDINGS = 64
 #: Change, in units of the type's epsilon, of a product of two normal factors when one of them is rounded to its other
 #: neighbour: both factors are at most four standard deviations.
 _OTHER_NEIGHBOUR = 16.0
+#: The greatest error of Winograd's results by the size of tiles, for operands of unit size, in units of the factors'
+#: epsilon and of the root of the number of terms: eight standard deviations or more. Sums in the type of the factors
+#: double it.
+_WINOGRAD_ERRORS = {NumericalNote.WINOGRAD_TILE_4x4: 4.0, NumericalNote.WINOGRAD_TILE_6x6: 16.0}
 #: Relative error of fp8 sums in tensor cores, which cut off terms this far below an instruction's greatest one.
 _FAST_FP8_EPSILON = 2.0**-13
 
@@ -211,6 +216,11 @@ def _size(values: NDArray[Any]) -> float:
     return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
 
 
+def sums_exactly(plan: Plan) -> bool:
+    """Whether the plan's sums of small integers are exact: those of transformed operands have fractions."""
+    return not {NumericalNote.WINOGRAD, NumericalNote.FFT} & {*plan.numerical_notes}
+
+
 def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[NumericalNote], length: int) -> Tolerance:
     """The tolerance of a graph's output, from its operations and the plan's numerical notes.
 
@@ -226,7 +236,8 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     worst = next(op_class for op_class in _WORST_FIRST if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
     if worst in _WORST_FIRST[:2]:
-        absolute = (allowed.absolute + _of_rounded_operands(graph)) * _factor(graph)
+        rounded = _of_rounded_operands(graph) + _of_rounded_factors(graph, notes, length)
+        absolute = (allowed.absolute + rounded) * _factor(graph)
         allowed = Tolerance(allowed.relative, absolute)
     if isinstance(producer, ReductionOperation | GenStats) and worst in _WORST_FIRST[:2]:
         terms = tolerance(worst, producer.x.data_type, length, classes[worst])
@@ -249,6 +260,20 @@ def _of_rounded_operands(graph: OperationGraph) -> float:
     }
     floats = [dtypes.info(data_type) for data_type in produced if dtypes.info(data_type).kind is dtypes.Kind.FLOAT]
     return _OTHER_NEIGHBOUR * max((facts.epsilon for facts in floats), default=0.0)
+
+
+def _of_rounded_factors(graph: OperationGraph, notes: Collection[NumericalNote], length: int) -> float:
+    """The tolerance for a convolution by Winograd's filtering, which rounds sums of its operands; otherwise 0."""
+    error = max((_WINOGRAD_ERRORS.get(note, 0.0) for note in notes), default=0.0)
+    if not error:
+        return 0.0
+    operands = (tensor for op in graph.operations if _is_contraction(op) for tensor in inputs_of(op).values())
+    types = {tensor.data_type for tensor in operands}
+    if DataType.FLOAT in types:
+        epsilon = _TF32_EPSILON if NumericalNote.TF32_INPUTS in notes else 2 * dtypes.info(DataType.FLOAT).epsilon
+    else:
+        epsilon = max(dtypes.info(data_type).epsilon for data_type in types)
+    return error * epsilon * float(np.sqrt(length))
 
 
 def _factor(graph: OperationGraph) -> float:
@@ -278,6 +303,14 @@ def differences(actual: NDArray[Any], expected: NDArray[Any], data_type: DataTyp
         near = np.abs(got - wanted) <= allowed.relative * np.abs(wanted) + allowed.absolute
     same = near & np.isfinite(wanted) | (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     return "" if bool(same.all()) else _report(got, wanted, ~same, allowed)
+
+
+def largest_error(actual: NDArray[Any], expected: NDArray[Any], data_type: DataType) -> float:
+    """The greatest difference of finite elements, in units of the root mean square of ``expected``; storage arrays."""
+    got, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (actual, expected))
+    finite = np.isfinite(got) & np.isfinite(wanted)
+    error = float(np.abs(got[finite] - wanted[finite]).max(initial=0.0))
+    return error / (_size(wanted) or 1.0)
 
 
 def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[np.bool_], allowed: Tolerance) -> str:

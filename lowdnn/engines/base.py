@@ -95,6 +95,13 @@ class LastResort:
     """An engine that delegates to the others, and takes only what none of them takes as a whole."""
 
 
+class OptIn:
+    """An engine whose results may differ from the exact ones by more than rounding in the declared types does.
+
+    A ranking lists it behind all others, so that nobody gets it who has not asked for it.
+    """
+
+
 def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
     """Whether ``engine`` uses the graph's inputs unrounded; some engines round fp32 operands to TF32."""
     contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))

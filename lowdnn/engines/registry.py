@@ -53,6 +53,11 @@ _FOLDED = (
     "matmul_wgmma",
 )
 
+#: Engines that compute the products of ``conv_winograd_*``.
+_PRODUCTS = ("matmul_wgmma", "matmul_mma")
+#: Engines that compute the products of ``conv_winograd_*_fp32``.
+_TRUE_PRODUCTS = ("matmul_mma_tf32x3", "matmul_simt")
+
 #: Engines in the order in which ``composite`` prefers them if they are equally fast.
 _OWN_KERNELS = (
     EngineEntry(
@@ -142,6 +147,13 @@ _OWN_KERNELS = (
         (ConvolutionBackwardFilter,),
         (("conv_wgrad_wgmma", "matmul_wgmma"), "reduction"),
     ),
+    EngineEntry(60, "matmul_mma_tf32x3", "matmul.matmul_mma.MatmulMmaTf32x3", (ConvolutionOperation, MatmulOperation)),
+    EngineEntry(
+        61,
+        "conv_implicit_gemm_mma_tf32x3",
+        "conv.implicit_gemm.conv_implicit_gemm_mma.ConvImplicitGemmMmaTf32x3",
+        (ConvolutionOperation,),
+    ),
     EngineEntry(43, "ragged", "ragged.ragged.Ragged", (RaggedMove,)),
     EngineEntry(48, "custom_reduction", "reduction.custom_reduction.CustomReductionEngine", (CustomReduction,)),
     EngineEntry(46, "lrn", "lrn.lrn.LrnEngine", (LrnForward, LrnBackward)),
@@ -185,10 +197,21 @@ _SINGLE = (
     ),
 )
 
+#: Engines that run on request alone.
+_OPT_IN = tuple(
+    EngineEntry(index, name, f"conv.winograd.conv_winograd.{home}", (ConvolutionOperation,), (products,))
+    for index, name, home, products in (
+        (62, "conv_winograd_2x2", "ConvWinograd2x2", _PRODUCTS),
+        (63, "conv_winograd_4x4", "ConvWinograd4x4", _PRODUCTS),
+        (64, "conv_winograd_2x2_fp32", "ConvWinograd2x2Fp32", _TRUE_PRODUCTS),
+        (65, "conv_winograd_4x4_fp32", "ConvWinograd4x4Fp32", _TRUE_PRODUCTS),
+    )
+)
+
 _COMPOSITE = EngineEntry(6, "composite", "composite.composite.Composite", (), (tuple(entry.name for entry in _SINGLE),))
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
-ENGINES = EngineSet(sorted((*_SINGLE, _COMPOSITE), key=lambda entry: entry.index))
+ENGINES = EngineSet(sorted((*_SINGLE, *_OPT_IN, _COMPOSITE), key=lambda entry: entry.index))
 
 
 def engine_named(name: str) -> Engine:

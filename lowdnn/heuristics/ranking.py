@@ -6,7 +6,7 @@ Modes, as cuDNN names them:
     A, B       the same list, behind what a bundle has for this very graph (``bundled_plans``), and what was fastest for
                it where it was measured (``tuning.records``); there is no second, slower model, but a
                handle may tune a new graph first in mode B (``backend.autotuning``)
-    FALLBACK   only engines that compute in the declared types (no tensor cores, no rounding of inputs)
+    FALLBACK   only engines as accurate as the declared types: without tensor cores, or by three TF32 products
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
 made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. A plan
@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Protocol
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Choices, Engine, LastResort, Refusal, keeps_precision
+from lowdnn.engines.base import Choices, Engine, LastResort, OptIn, Refusal, keeps_precision
 from lowdnn.engines.engine_set import anchored, reasons
 from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
@@ -199,7 +199,9 @@ class Ranking:
         return sorted(bounded, key=_turn)
 
     def _is_needless(self, engine: Engine, found: Candidate) -> bool:
-        """Whether ``engine`` is sure to refuse what the engine of ``found`` takes as it is."""
+        """Whether ``engine`` stands behind that of ``found`` whatever its time, or is sure to refuse the graph."""
+        if isinstance(engine, OptIn):
+            return not isinstance(found.engine, OptIn)
         return isinstance(engine, LastResort) and keeps_precision(found.engine, self._graph)
 
     def _refusal(self, engine: Engine) -> Refusal | None:
@@ -308,14 +310,14 @@ def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
     return () if whole is None else (whole,)
 
 
-def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:
+def _turn(bounded: tuple[float, Engine]) -> tuple[bool, bool, float, int]:
     """When an engine with this lower bound is asked."""
     bound, engine = bounded
-    return isinstance(engine, LastResort), bound, -engine.index
+    return isinstance(engine, OptIn), isinstance(engine, LastResort), bound, -engine.index
 
 
-def _order(candidate: Candidate) -> tuple[float, int]:
-    return candidate.estimated_us, candidate.engine.index
+def _order(candidate: Candidate) -> tuple[bool, float, int]:
+    return isinstance(candidate.engine, OptIn), candidate.estimated_us, candidate.engine.index
 
 
 def _reason(plan: Plan, estimate_us: float) -> str:

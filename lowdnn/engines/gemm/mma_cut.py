@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions, ReductionSlices
@@ -63,13 +62,12 @@ class MmaCut:
         layout: the part of its name for the operands' layouts.  vector: elements of a call of the functor.
         """
         family, label = source.rpartition("/")[2].removesuffix(".cu"), target_label(target)
-        types = dtypes.info(self.product.data_type).short_name
         ending = (
             f"partial_{label}" if self.is_split else f"v{vector}{self.reductions.label}_{label}_{self.functor.digest}"
         )
         rank = self.output.space.rank
         return KernelRef(
-            name=f"{family}_{types}_{self.tiling.tile.label}_{layout}_r{rank}_{ending}",
+            name=f"{family}_{self.product.type_label}_{self.tiling.tile.label}_{layout}_r{rank}_{ending}",
             source=source,
             target=target,
             parameters=(*macros(params), *self.reductions.macros),

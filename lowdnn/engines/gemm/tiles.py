@@ -25,6 +25,10 @@ from lowdnn.status import BadParamError
 
 #: Numerical notes of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
 NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
+#: Numerical notes of an engine with these tiles that multiplies FLOAT as accurately as fp32 does.
+TRUE_FP32_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TF32X3,)
+#: TF32 products of a product that is as accurate as one of fp32 (``include/ptx/mma.cuh``).
+TRUE_FP32_TERMS = 3
 
 #: Bytes of a sum.
 _ACCUMULATOR_BYTES = 4
@@ -44,8 +48,10 @@ _SMALLEST = 64
 _MIN_SMALL_ELEMENT_BYTES = 2
 #: Most bytes along k for the small shape: beyond, its short latency no longer matters.
 _MAX_SMALL_DEPTH_BYTES = 2048
-#: Most accumulators of a thread where operands come in pieces under 16 bytes.
-_MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
+#: Most accumulators of a thread whose addresses or operands take more registers than usual.
+_FEW_ACCUMULATORS = 64
+#: Any number of accumulators.
+_ALL_ACCUMULATORS = 128
 #: Seconds of a wave before its first multiplication and after its last one; measured on an H200.
 _OVERHEAD_S = 2.5e-6
 #: Share of that time which the launch's own overhead hides for the first wave.
@@ -146,6 +152,7 @@ class Product:
     has_small_pieces: operands are copied in pieces under 16 bytes, whose addresses take registers that the largest warp
     tiles do not leave.  gathers: a piece's address depends on its tap and its pixel.
     operands: tensors of the output's size that the epilogue loads.
+    terms: TF32 products that make one product of FLOAT; ``TRUE_FP32_TERMS`` for the accuracy of fp32.
     """
 
     data_type: DataType
@@ -158,10 +165,26 @@ class Product:
     has_small_pieces: bool = False
     gathers: bool = False
     operands: int = 0
+    terms: int = 1
 
     @cached_property
     def element_bytes(self) -> int:
         return dtypes.info(self.data_type).size_bytes
+
+    @property
+    def c_type(self) -> str:
+        """The type of the operands in the kernel, which says how they are multiplied."""
+        return dtypes.info(self.data_type).c_type if self.terms == 1 else "tf32x3"
+
+    @property
+    def type_label(self) -> str:
+        """The type's part of kernel names."""
+        return dtypes.info(self.data_type).short_name if self.terms == 1 else "tf32x3"
+
+    @property
+    def most_accumulators(self) -> int:
+        """Accumulators of a thread at most: addresses of small pieces and halves of operands take registers, too."""
+        return _FEW_ACCUMULATORS if self.has_small_pieces or self.terms > 1 else _ALL_ACCUMULATORS
 
     def slowdown(self, k_tiles: int) -> float:
         """The factor by which small pieces slow a block of ``k_tiles`` down, measured on an H200."""
@@ -178,7 +201,8 @@ class Product:
     def shapes(self) -> tuple[TileShape, ...]:
         """Shapes that the kernel can compute."""
         allows_small_shape = self.allows_small_shape and self.element_bytes >= _MIN_SMALL_ELEMENT_BYTES
-        return tuple(shape for shape in _SHAPES.values() if allows_small_shape or shape is not _SMALL_SHAPE)
+        shapes = _SHAPES.values() if allows_small_shape else _LARGE_SHAPES
+        return tuple(shape for shape in shapes if self.terms == 1 or shape.accumulators <= _FEW_ACCUMULATORS)
 
     def suits_small_shape(self, arch: ArchSpec) -> bool:
         """Whether even four times its smallest tiles would each have their own multiprocessor, and k is not deep."""
@@ -250,11 +274,13 @@ class Tiling:
     def flops(self, product: Product) -> int:
         """Operations, with partial tiles counted in full."""
         shape = self.tile.shape
-        return 2 * self.block_count(product) * shape.m * shape.n * self.split_tiles * self.tile.k
+        return 2 * product.terms * self.block_count(product) * shape.m * shape.n * self.split_tiles * self.tile.k
 
 
-def numerical_notes(data_type: DataType) -> tuple[NumericalNote, ...]:
-    """Notes of a plan for operands of ``data_type``: only FLOAT is converted down, to TF32."""
+def numerical_notes(data_type: DataType, terms: int = 1) -> tuple[NumericalNote, ...]:
+    """Notes of a plan for operands of ``data_type``: only FLOAT is converted down, to TF32, or multiplied in terms."""
+    if terms == TRUE_FP32_TERMS:
+        return TRUE_FP32_NOTES
     return NUMERICAL_NOTES if data_type is DataType.FLOAT else (NumericalNote.TENSOR_CORE,)
 
 
@@ -263,16 +289,18 @@ def padding(extent: int) -> float:
     return ceil_div(extent, _SMALLEST) * _SMALLEST / max(extent, 1)
 
 
-def refuse_types(operands: Mapping[str, DataType], compute: tuple[str, DataType]) -> str:
+def refuse_types(operands: Mapping[str, DataType], compute: tuple[str, DataType], terms: int = 1) -> str:
     """Why there is no mma.sync instruction for the types of two operands, or an empty string.
 
     operands: data types by field name.  compute: name and value of the field for the type of the sums.
+    terms: see ``Product``.
     """
+    taken = tuple(MMA_ACCUMULATORS) if terms == 1 else (DataType.FLOAT,)
     (first, first_type), (second, second_type) = operands.items()
     if first_type is not second_type:
         return f"{second}.data_type: expected {first_type.name} as {first}, got {second_type.name}"
-    if first_type not in MMA_ACCUMULATORS:
-        known = ", ".join(t.name for t in MMA_ACCUMULATORS)
+    if first_type not in taken:
+        known = ", ".join(t.name for t in taken)
         return f"{first}.data_type: expected one of {known}, got {first_type.name}"
     where, compute_type = compute
     if compute_type is DataType.DOUBLE:
@@ -335,7 +363,7 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     suits_small_shape = product.suits_small_shape(arch)
     shapes = (_SMALL_SHAPE,) if suits_small_shape else _LARGE_SHAPES
     stages = min(filled, _MAX_SMALL_STAGES if suits_small_shape else _DEFAULT_STAGES)
-    tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.has_small_pieces, arch)
+    tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.most_accumulators, arch)
     rate = arch.attained_rate(MMA_UNITS[product.data_type]) / arch.sm_count
     if not tiles:
         raise no_tile_fits(arch)
@@ -349,13 +377,13 @@ def _default_tiles(
     row_bytes: int,
     element_bytes: int,
     most_stages: int,
-    has_small_pieces: bool,
+    most_accumulators: int,
     arch: ArchSpec,
 ) -> tuple[MmaTile, ...]:
     """Each of ``shapes`` with stages of ``row_bytes`` along k, as many as let its blocks share a multiprocessor."""
     tiles: list[MmaTile] = []
     for shape in shapes:
-        if has_small_pieces and shape.accumulators > _MAX_ACCUMULATORS_WITH_SMALL_PIECES:
+        if shape.accumulators > most_accumulators:
             continue
         budget = shared_room(arch, shape.blocks_per_sm)
         stages = min(budget // ((shape.m + shape.n) * row_bytes), most_stages)
@@ -380,7 +408,7 @@ def _seconds(product: Product, tiling: Tiling, rate: float, arch: ArchSpec) -> f
     A split adds a write and a read of its slices, and a launch.
     """
     shape = tiling.tile.shape
-    flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles
+    flops = 2 * product.terms * shape.m * shape.n * tiling.tile.k * tiling.split_tiles
     block_s = flops / (rate * shape.efficiency)
 
     def wave_s(blocks: int) -> float:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
-from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
@@ -81,6 +81,7 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
 
     name = "matmul_mma"
     index = 2
+    terms: ClassVar[int] = 1
     numerical_notes = tiles.NUMERICAL_NOTES
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
     limits = reduced(*anchors)
@@ -95,7 +96,7 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
         return Refusal(self.name, slow) if slow else problem
 
     def floor(self, contraction: Contraction) -> Floor:
-        return Floor(Multipliers.MMA_SYNC)
+        return Floor(Multipliers.MMA_SYNC, waste=self.terms)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         return tiles.busy_launch(self.accepted(graph, arch).product, arch)
@@ -109,13 +110,13 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
         product = problem.product
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
         parts = _parts(problem, tiling, arch)
-        parts.numerical_notes = tiles.numerical_notes(product.data_type)
+        parts.numerical_notes = tiles.numerical_notes(product.data_type, self.terms)
         return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain packed products at the large tile: row-major, and with b transposed."""
         return tuple(
-            _plain_kernel(data_type, transposes_b)
+            _plain_kernel(self, data_type, transposes_b)
             for data_type in (DataType.BFLOAT16, DataType.HALF, DataType.FLOAT)
             for transposes_b in (False, True)
         )
@@ -126,7 +127,7 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
             return Refusal(self.name, matched)
         anchor = matched.anchor
         operands = {"matmul.a": anchor.a.data_type, "matmul.b": anchor.b.data_type}
-        refused = tiles.refuse_types(operands, ("matmul.compute_type", anchor.matmul.compute_type))
+        refused = tiles.refuse_types(operands, ("matmul.compute_type", anchor.matmul.compute_type), self.terms)
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         problem = _Problem.of(matched)
@@ -136,7 +137,23 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
         refused = problem.refuse_extents()
-        return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem
+        return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem.in_terms(self.terms)
+
+
+class MatmulMmaTf32x3(MatmulMma):
+    """``matmul_mma_tf32x3``: products of FLOAT as accurate as those of fp32, each of three TF32 products.
+
+    See ``Mma<tf32x3>`` in ``include/ptx/mma.cuh``; everything else is as in ``matmul_mma``.
+    """
+
+    name = "matmul_mma_tf32x3"
+    index = 60
+    numerical_notes = tiles.TRUE_FP32_NOTES
+    terms: ClassVar[int] = tiles.TRUE_FP32_TERMS
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """A plain packed product at the large tile."""
+        return (_plain_kernel(self, DataType.FLOAT, False),)
 
 
 @dataclass(frozen=True)
@@ -178,6 +195,10 @@ class _Problem:
             operands=len(full_loads(dag, space.output)),
         )
         return cls(dag, space.output, rows, columns, product, reductions)
+
+    def in_terms(self, terms: int) -> _Problem:
+        """This problem with products of so many terms."""
+        return self if terms == 1 else replace(self, product=replace(self.product, terms=terms))
 
     def refuse_layout(self) -> str:
         for operand in (self.rows, self.columns):
@@ -224,7 +245,7 @@ def _kernel(problem: _Problem, cut: MmaCut, target: str) -> KernelRef:
     tile, shape, rows, columns = cut.tiling.tile, cut.tiling.tile.shape, problem.rows, problem.columns
     vector = cut.output.vector(cut.functor)
     params = Params(
-        TYPE=dtypes.info(problem.product.data_type).c_type,
+        TYPE=problem.product.c_type,
         TILE_M=shape.m,
         TILE_N=shape.n,
         TILE_K=tile.k,
@@ -269,11 +290,11 @@ def _arguments(
     )
 
 
-def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:
+def _plain_kernel(engine: MatmulMma, data_type: DataType, transposes_b: bool) -> KernelRef:
     """The kernel of a packed 4096^3 product of ``data_type``; its extents are run-time values."""
     dims = (1, 4096, 4096)
     a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
     if transposes_b:
         b = Tensor(2, data_type, dims, packed_strides(dims, (0, 2, 1)), alignment_bytes=16)
     graph = OperationGraph([MatmulOperation(Matmul(DataType.FLOAT), a, b, c)])
-    return MatmulMma().plan(graph, spec_named(BASE_TARGET), {}).kernels[0]
+    return engine.plan(graph, spec_named(BASE_TARGET), {}).kernels[0]

@@ -8,7 +8,7 @@ from lowdnn.arch.specs import SM_90A
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
-from lowdnn.engines.registry import ENGINES, engine_named
+from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.layouts import Layout
@@ -51,12 +51,12 @@ def convolved(builder: CaseBuilder, x: Tensor, filters: int) -> Tensor:
 
 
 def test_convolution_then_matmul_fuses_the_activation_into_the_convolution(device: Runtime) -> None:
-    builder = CaseBuilder()
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     active = builder.pointwise(
-        PointwiseMode.RELU_FWD, convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
+        PointwiseMode.RELU_FWD, convolved(builder, builder.tensor((1, 4, 6, 5), DataType.FLOAT), 4)
     )
     builder.matmul(active, builder.tensor((1, 1, 5, 7), DataType.FLOAT), store=DataType.FLOAT)
-    plan = check_exact(device, ENGINE, builder.graph(), length=27 * 5 * 4)
+    plan = check_exact(device, ENGINE, builder.graph(), length=36 * 5 * 4)
     assert len(plan.parts) == 2
     assert plan.workspace_bytes == 512
 
@@ -83,23 +83,23 @@ def test_a_pointwise_prologue_runs_first(device: Runtime) -> None:
 
 def test_a_virtual_tensor_with_several_consumers_is_written_once(device: Runtime) -> None:
     builder = CaseBuilder(Layout.CHANNELS_LAST)
-    shared = convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
+    shared = convolved(builder, builder.tensor((1, 4, 6, 5), DataType.FLOAT), 4)
     builder.pointwise(PointwiseMode.RELU_FWD, shared, store=DataType.FLOAT)
     builder.pointwise(PointwiseMode.ADD, convolved(builder, shared, 4), shared, store=DataType.HALF)
     graph = builder.graph()
-    plan = check_exact(device, ENGINE, graph, length=27 * 36 * 4)
+    plan = check_exact(device, ENGINE, graph, length=36 * 36 * 4)
     assert len(plan.parts) == 2
     assert plan.workspace_bytes == 512
 
 
 def test_branches_are_put_beside_their_producers(device: Runtime) -> None:
     """Both convolutions come before both activations, and still each activation runs in its convolution's kernel."""
-    builder = CaseBuilder()
-    x = builder.tensor((1, 3, 6, 5), DataType.FLOAT)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
+    x = builder.tensor((1, 4, 6, 5), DataType.FLOAT)
     values = [convolved(builder, x, 4) for _ in range(2)]
     for value in values:
         builder.pointwise(PointwiseMode.RELU_FWD, value, store=DataType.FLOAT)
-    plan = check_exact(device, ENGINE, builder.graph(), length=27)
+    plan = check_exact(device, ENGINE, builder.graph(), length=36)
     assert len(plan.parts) == 2
     assert plan.workspace_bytes == 0
 
@@ -167,13 +167,24 @@ def test_intermediates_share_memory_where_their_lives_do_not_meet(device: Runtim
 
 
 def test_a_graph_is_cut_where_whole_it_would_lose_precision() -> None:
-    """Engines that reduce a product's rows on the way out round fp32 to TF32."""
+    """Without products of three terms, engines that reduce a product's rows on the way out round fp32 to TF32."""
     builder = CaseBuilder()
     a, b = builder.tensor((1, 32, 32), DataType.FLOAT), builder.tensor((1, 32, 32), DataType.FLOAT)
     builder.reduction(ReduceTensorOp.MAX, builder.matmul(a, b), (2,), store=DataType.FLOAT)
-    assert engines_of(ENGINE.plan(builder.graph(), SM_90A, {})) == ["matmul_simt", "reduction"]
-    ranking = rank(builder.graph(), SM_90A, HeurMode.A, ENGINES)
+    engines = [engine_named(name) for name in ("matmul_mma", "matmul_simt", "reduction")]
+    cut = Composite(engines)
+    assert engines_of(cut.plan(builder.graph(), SM_90A, {})) == ["matmul_simt", "reduction"]
+    ranking = rank(builder.graph(), SM_90A, HeurMode.A, [*engines, cut])
     assert {"matmul_mma", "composite"} <= {candidate.engine.name for candidate in ranking.candidates}
+
+
+def test_products_of_three_terms_take_whole_what_would_lose_precision() -> None:
+    builder = CaseBuilder()
+    a, b = builder.tensor((1, 32, 32), DataType.FLOAT), builder.tensor((1, 32, 32), DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.MAX, builder.matmul(a, b), (2,), store=DataType.FLOAT)
+    refusal = ENGINE.refuse(builder.graph(), SM_90A)
+    assert refusal is not None
+    assert "one engine takes the whole graph: matmul_mma_tf32x3" in refusal.reason
 
 
 def test_precision_is_kept_where_an_engine_keeps_it() -> None:

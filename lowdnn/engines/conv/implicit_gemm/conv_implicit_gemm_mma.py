@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
-from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
@@ -85,6 +85,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
 
     name = "conv_implicit_gemm_mma"
     index = 0
+    terms: ClassVar[int] = 1
     numerical_notes = tiles.NUMERICAL_NOTES
     anchors: Anchors = (ConvolutionOperation,)
     limits = reduced(ConvolutionOperation)
@@ -100,10 +101,11 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
     def floor(self, contraction: Contraction) -> Floor:
         """A launch for each class of pixels; the output's channels fill a tile's side."""
         if isinstance(contraction, ConvolutionBackwardData):
-            return Floor(Multipliers.MMA_SYNC, class_count(contraction), tiles.padding(contraction.dx.dims[1]))
+            waste = self.terms * tiles.padding(contraction.dx.dims[1])
+            return Floor(Multipliers.MMA_SYNC, class_count(contraction), waste)
         if isinstance(contraction, ConvolutionForward):
-            return Floor(Multipliers.MMA_SYNC, waste=tiles.padding(contraction.y.dims[1]))
-        return Floor(Multipliers.MMA_SYNC)
+            return Floor(Multipliers.MMA_SYNC, waste=self.terms * tiles.padding(contraction.y.dims[1]))
+        return Floor(Multipliers.MMA_SYNC, waste=self.terms)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         """The launch of the class with the most pixels."""
@@ -115,7 +117,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches if necessary, the product, and the sum of its slices if k is split."""
-        parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.product.data_type))
+        parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.product.data_type, self.terms))
         tilings = [tiles.tiling_of(self.name, problem.product_of(part), arch, chosen) for part in problem.parts]
         left = [_reduction_slices(part.geometry, tiling) for part, tiling in zip(problem.parts, tilings, strict=True)]
         together = ReductionSlices.together(left)
@@ -130,7 +132,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
         return tuple(
-            _plain_kernel(data_type, channels)
+            _plain_kernel(self, data_type, channels)
             for data_type in (DataType.BFLOAT16, DataType.HALF)
             for channels in (64, 128)
         )
@@ -142,16 +144,33 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
         views, reducing, dag = found
         first = views[0].matched.anchor
         operands = {views[0].image: first.x.data_type, views[0].filter: first.w.data_type}
-        refused = tiles.refuse_types(operands, ("convolution.compute_type", first.convolution.compute_type))
+        compute = ("convolution.compute_type", first.convolution.compute_type)
+        refused = tiles.refuse_types(operands, compute, self.terms)
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-        parts = tuple(_Part(view, MmaGeometry.of(view.matched)) for view in views)
+        parts = tuple(_Part(view, MmaGeometry.of(view.matched, self.terms)) for view in views)
         for part in parts:
             refused = part.geometry.refuse_shape(part.view.image, part.view.filter)
             if refused:
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
         reductions = EpilogueReductions.of(reducing, dag, parts[0].geometry.output)
         return Refusal(self.name, reductions) if isinstance(reductions, str) else _Problem(parts, reductions)
+
+
+class ConvImplicitGemmMmaTf32x3(ConvImplicitGemmMma):
+    """``conv_implicit_gemm_mma_tf32x3``: convolutions of FLOAT as accurate as those of fp32, by three TF32 products.
+
+    See ``Mma<tf32x3>`` in ``include/ptx/mma.cuh``; everything else is as in ``conv_implicit_gemm_mma``.
+    """
+
+    name = "conv_implicit_gemm_mma_tf32x3"
+    index = 61
+    numerical_notes = tiles.TRUE_FP32_NOTES
+    terms: ClassVar[int] = tiles.TRUE_FP32_TERMS
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """A plain 3x3 channels-last convolution."""
+        return (_plain_kernel(self, DataType.FLOAT, 128),)
 
 
 @dataclass(frozen=True)
@@ -252,7 +271,7 @@ def _add_part(
 def _kernel(geometry: MmaGeometry, cut: MmaCut, vector: int, target: str) -> KernelRef:
     tile, shape = cut.tiling.tile, cut.tiling.tile.shape
     params = Params(
-        TYPE=dtypes.info(geometry.data_type).c_type,
+        TYPE=geometry.product.c_type,
         TILE_M=shape.m,
         TILE_N=shape.n,
         TILE_K=tile.k,
@@ -302,7 +321,7 @@ def _arguments(
     )
 
 
-def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:
+def _plain_kernel(engine: ConvImplicitGemmMma, data_type: DataType, channels: int) -> KernelRef:
     """The kernel of a 3x3 channels-last convolution without epilogue; its extents are run-time values."""
     image, filters = (128, channels, 28, 28), (channels, channels, 3, 3)
     convolution = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
@@ -311,4 +330,4 @@ def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:
         for uid, dims in ((1, image), (2, filters), (3, image))
     )
     graph = OperationGraph([ConvolutionForward(convolution, x, w, y)])
-    return ConvImplicitGemmMma().plan(graph, spec_named(BASE_TARGET), {}).kernels[0]
+    return engine.plan(graph, spec_named(BASE_TARGET), {}).kernels[0]

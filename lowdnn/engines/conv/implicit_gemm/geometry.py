@@ -32,7 +32,7 @@ class MmaGeometry:
 
     unit_bytes: a divisor of channels and strides, in bytes.
     x_packing, w_packing: how an operand whose layout the kernel cannot read is repacked, or None.
-    pixels_are_columns: the output is contiguous along its last axis.
+    pixels_are_columns: the output is contiguous along its last axis.  terms: see ``Product``.
     """
 
     operation: ConvolutionForward
@@ -42,9 +42,10 @@ class MmaGeometry:
     x_packing: Packing | None
     w_packing: Packing | None
     pixels_are_columns: bool
+    terms: int
 
     @classmethod
-    def of(cls, matched: Anchored[ConvolutionForward]) -> MmaGeometry:
+    def of(cls, matched: Anchored[ConvolutionForward], terms: int) -> MmaGeometry:
         operation, dag = matched.anchor, matched.epilogue
         channels_bytes = operation.w.dims[1] * operation.x.element_bytes
         unit_bytes = _x_unit_bytes(operation)
@@ -63,7 +64,7 @@ class MmaGeometry:
             kept=(1,),
             operands={},
         )
-        return cls(operation, dag, output, unit_bytes, x_packing, w_packing, pixels_are_columns)
+        return cls(operation, dag, output, unit_bytes, x_packing, w_packing, pixels_are_columns, terms)
 
     @property
     def data_type(self) -> DataType:
@@ -113,6 +114,7 @@ class MmaGeometry:
             has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES,
             gathers=True,
             operands=len(full_loads(self.dag, self.output)),
+            terms=self.terms,
         )
 
     @property

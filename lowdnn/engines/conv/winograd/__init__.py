@@ -1,0 +1,1 @@
+"""Convolutions of 3x3 taps by Winograd's minimal filtering."""

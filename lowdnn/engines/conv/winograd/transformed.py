@@ -1,0 +1,207 @@
+"""Tiles of a tensor as factors of Winograd's products, and the results of those: the kernels' host side.
+
+Kernels: ``winograd_transform.cu``, ``winograd_output.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.arch.targets import BASE_TARGET
+from lowdnn.codegen.functor import generate
+from lowdnn.engines.launch import ACCESS_BYTES, bytes_touched, ceil_div, divider, i32, i64, macros, moved_bytes
+from lowdnn.enums import DataType
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
+
+_THREADS = 256
+_WORKSPACE_ALIGNMENT_BYTES = 256
+#: The functor's axis along which ``winograd_output`` hands in elements, one by one.
+_CHANNEL_AXIS = 1
+
+
+class Matrix(StrEnum):
+    """A matrix of ``Filtering<ALPHA>`` (``transforms.cuh``)."""
+
+    DATA = "DATA"
+    TAPS = "TAPS"
+    RESULTS = "RESULTS"
+
+    def columns(self, alpha: int) -> int:
+        return {Matrix.DATA: alpha, Matrix.TAPS: 3, Matrix.RESULTS: alpha - 2}[self]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tiles of images by rows and columns, of ``channels`` each.
+
+    channels_first: whether neighbours in the workspace are tiles; otherwise they are channels.
+    """
+
+    images: int
+    rows: int
+    columns: int
+    channels: int
+    channels_first: bool
+
+    @property
+    def tiles(self) -> int:
+        return self.images * self.rows * self.columns
+
+    @property
+    def items(self) -> int:
+        return self.tiles * self.channels
+
+    @property
+    def fast(self) -> int:
+        """The extent of the axis whose elements are neighbours."""
+        return self.tiles if self.channels_first else self.channels
+
+    @property
+    def dividers(self) -> tuple[Struct, ...]:
+        return tuple(Struct(divider(extent)) for extent in (self.fast, self.images, self.rows, self.columns))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """``alpha`` x ``alpha`` matrices of tiles by channels in the workspace, whose rows begin at whole accesses."""
+
+    uid: int
+    data_type: DataType
+    alpha: int
+    grid: Grid
+
+    @cached_property
+    def strides(self) -> tuple[int, int, int]:
+        """Elements from one matrix, one tile and one channel to the next."""
+        unit = ACCESS_BYTES // dtypes.info(self.data_type).size_bytes
+        pitch = ceil_div(self.grid.fast, unit) * unit
+        grid = self.grid
+        return (grid.channels * pitch, 1, pitch) if grid.channels_first else (grid.tiles * pitch, pitch, 1)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.alpha**2 * self.strides[0] * dtypes.info(self.data_type).size_bytes
+
+    def tensor(self, *, is_transposed: bool) -> Tensor:
+        """The operand of a product with rows of tiles and columns of channels, or the other way round."""
+        dims, strides = (self.grid.tiles, self.grid.channels), self.strides[1:]
+        if is_transposed:
+            dims, strides = dims[::-1], strides[::-1]
+        batched = (self.alpha**2, *dims), (self.strides[0], *strides)
+        return Tensor(self.uid, self.data_type, *batched, alignment_bytes=_WORKSPACE_ALIGNMENT_BYTES)
+
+
+@dataclass(frozen=True)
+class TransformParams:
+    """Macros of ``winograd_transform.cu``."""
+
+    TYPE: str
+    ALPHA: int
+    MATRIX: str
+    INPUTS: int
+    STEP: int
+    CHANNELS_FIRST: int
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The tiles of ``source``, (images, channels, rows, columns), times ``matrix`` along both axes.
+
+    step, origin: tile (i, j) begins at (i, j) * step + origin.  is_flipped: rows and columns are walked backwards.
+    """
+
+    source: Tensor
+    matrix: Matrix
+    step: int
+    origin: tuple[int, int]
+    is_flipped: bool
+    stored: Stored
+
+    @property
+    def kernel(self) -> KernelRef:
+        alpha, grid = self.stored.alpha, self.stored.grid
+        info = dtypes.info(self.source.data_type)
+        params = TransformParams(
+            info.c_type, alpha, self.matrix, self.matrix.columns(alpha), self.step, int(grid.channels_first)
+        )
+        order = "t" if grid.channels_first else "c"
+        return KernelRef(
+            name=f"winograd_transform_{info.short_name}_{alpha}x{alpha}_{self.matrix.lower()}{self.step}_{order}_sm80",
+            source="conv/winograd/winograd_transform.cu",
+            target=BASE_TARGET,
+            parameters=macros(params),
+        )
+
+    def launch(self, at_bytes: int) -> Launch:
+        """The launch that stores the factors at ``at_bytes`` of the workspace."""
+        grid, (rows, columns) = self.stored.grid, self.source.dims[2:]
+        strides, offset = list(self.source.strides), 0
+        if self.is_flipped:
+            offset = (rows - 1) * strides[2] + (columns - 1) * strides[3]
+            strides[2:] = [-stride for stride in strides[2:]]
+        arguments = Struct(
+            (
+                TensorPointer(self.source.uid, offset * self.source.element_bytes),
+                WorkspacePointer(at_bytes),
+                *i64((*strides, *self.stored.strides)),
+                *i32((rows, columns, *self.origin)),
+                *grid.dividers,
+                *i32((grid.items,)),
+            )
+        )
+        return _launch(grid, arguments, bytes_touched(self.source) + self.stored.size_bytes, self.stored.alpha)
+
+
+@dataclass(frozen=True)
+class OutputParams:
+    """Macros of ``winograd_output.cu``."""
+
+    ALPHA: int
+    MATRIX: str
+    OUTPUTS: int
+    CHANNELS_FIRST: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """The results of the products ``stored``: the transposed ``matrix`` along both axes, and the epilogue ``dag``."""
+
+    dag: PointwiseDag
+    matrix: Matrix
+    stored: Stored
+
+    def step(self, at_bytes: int) -> tuple[KernelRef, Launch]:
+        """The kernel and the launch that reads the products at ``at_bytes`` of the workspace."""
+        alpha, grid = self.stored.alpha, self.stored.grid
+        functor = generate(self.dag, accumulator=DataType.FLOAT, vector_axis=_CHANNEL_AXIS)
+        params = OutputParams(alpha, self.matrix, self.matrix.columns(alpha), int(grid.channels_first))
+        order = "t" if grid.channels_first else "c"
+        kernel = KernelRef(
+            name=f"winograd_output_{alpha}x{alpha}_{self.matrix.lower()}_{order}_sm80_{functor.digest}",
+            source="conv/winograd/winograd_output.cu",
+            target=BASE_TARGET,
+            parameters=macros(params),
+            generated=functor.text,
+        )
+        arguments = Struct(
+            (
+                WorkspacePointer(at_bytes),
+                *i64(self.stored.strides),
+                *i32(self.dag.dims[2:]),
+                *grid.dividers,
+                *i32((grid.items,)),
+                functor.arguments,
+            )
+        )
+        return kernel, _launch(grid, arguments, self.stored.size_bytes + moved_bytes(self.dag), alpha)
+
+
+def _launch(grid: Grid, arguments: Struct, transferred_bytes: int, alpha: int) -> Launch:
+    """A launch with a thread for each tile of each channel, which multiplies a matrix with its tile from both sides."""
+    work = Work(flops=4 * alpha**3 * grid.items, bytes=transferred_bytes, unit=MathUnit.FMA_F32)
+    return Launch(0, (ceil_div(grid.items, _THREADS), 1, 1), (_THREADS, 1, 1), (arguments,), work=work)
