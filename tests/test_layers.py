@@ -95,7 +95,7 @@ ENGINES = Order(
         # Families, most of which need no other.
         ("*",),
         ("conv.depthwise", "conv.direct", "conv.implicit_gemm", "conv.packed", "conv.wgmma", "moe"),
-        ("conv.grouped", "conv.narrow", "conv.stem"),
+        ("conv.grouped", "conv.narrow", "conv.stem", "conv.winograd"),
         # Everything together.
         ("composite",),
         ("registry",),

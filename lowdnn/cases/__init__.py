@@ -40,6 +40,7 @@ from typing import Any
 
 from lowdnn.cases import families, text
 from lowdnn.cases.base import Case
+from lowdnn.documents import shown
 from lowdnn.status import BadParamError
 
 #: A line of a file of cases.
@@ -60,7 +61,7 @@ def parse_case(line: str) -> Case:
     family, *words = line.split("#")[0].split() or [""]
     classes = case_families()
     if family not in classes:
-        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(classes), got=repr(line))
+        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(classes), got=shown(line))
     case: Case = text.parse_fields(classes[family], family, words)
     return case
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any, Final, TypeVar
 
 from lowdnn import dtypes
+from lowdnn.documents import shown
 from lowdnn.enums import DataType
 from lowdnn.status import BadParamError, LowdnnError
 
@@ -23,6 +24,9 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 #: The form of sizes; exponents are left out, since they would make numbers of any length.
 _RATIONAL: Final = re.compile(r"-?[0-9]{1,18}((/|\.)[0-9]{1,18})?")
 _INT64_MAX: Final = 2**63 - 1
+
+#: Characters of the longest key that a message shows.
+_MOST_NAME: Final = 80
 
 CaseT = TypeVar("CaseT")
 
@@ -48,11 +52,10 @@ def parse_fields(cls: type[CaseT], family: str, words: list[str]) -> CaseT:
     for word in words:
         name, equals, text = word.partition("=")
         if name not in declared or not equals:
-            raise BadParamError.at(
-                f"{family}.{name}", expected="key=value with a key of " + ", ".join(declared), got=word
-            )
+            rule = "key=value with a key of " + ", ".join(declared)
+            raise BadParamError.at(f"{family}.{name[:_MOST_NAME]}", expected=rule, got=shown(word))
         if name in values:
-            raise BadParamError.at(f"{family}.{name}", expected="each key once", got=word)
+            raise BadParamError.at(f"{family}.{name}", expected="each key once", got=shown(word))
         values[name] = _parse(f"{family}.{name}", declared[name], text)
     for name, item in declared.items():
         if item.default is MISSING and name not in values:
@@ -259,4 +262,4 @@ def _parse(where: str, item: Field[Any], text: str) -> Any:
     try:
         return codec.parse(text)
     except ValueError:
-        raise BadParamError.at(where, expected=codec.rule, got=repr(text)) from None
+        raise BadParamError.at(where, expected=codec.rule, got=shown(text)) from None

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             if choice is not None and not arguments.json:
                 print(f"{short_text(case)}\n{choice}\n", flush=True)
             for result in results(handle, case, request):
-                print(_json(result, choice) if arguments.json else _line(result), flush=True)
+                print(_json(result, choice) if arguments.json else _line(result, request), flush=True)
                 all_ok &= result.status == "ok"
     return 0 if all_ok else 1
 
@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _request(arguments: argparse.Namespace) -> Request:
     check_ranges("run", arguments, {"repeats": (1, 10**6), "schedules": (0, 10**4), "seed": (0, 2**63 - 1)})
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
-    return Request(arguments.engine, arguments.check, arguments.exact, arguments.repeats, seed)
+    is_checked = arguments.check or arguments.engine == "all"
+    return Request(arguments.engine, is_checked, arguments.exact, arguments.repeats, seed)
 
 
 def _choice(handle: Handle, case: Case) -> Explanation | None:
@@ -68,7 +69,7 @@ def _json(result: Result, choice: Explanation | None) -> str:
     return json.dumps(asdict(result) | ({} if choice is None else {"choice": choice.sentence}))
 
 
-def _line(result: Result) -> str:
+def _line(result: Result, request: Request) -> str:
     # The emulated device counts instructions, which are no time.
     unit = "counted" if result.device == "emulated" else "device"
     times = f"{result.device_us:10.1f} us {unit} {result.host_us:8.1f} us host" if result.status == "ok" else ""
@@ -78,4 +79,8 @@ def _line(result: Result) -> str:
         text += f"\n  {result.detail}\n  repeat: {again} '{result.case}'"
     elif result.detail:
         text += f"\n  {result.detail}"
+    if request.engine == "all" and result.error is not None:
+        notes = ", ".join(result.notes) or "none"
+        text += f"\n  workspace {result.workspace_bytes} bytes, greatest error {result.error:.1e} of the results' size"
+        text += f", notes: {notes}"
     return text

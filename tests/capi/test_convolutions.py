@@ -11,9 +11,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowdnn.capi.calls.convolutions import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction
+from lowdnn.arch.specs import SM_90A
+from lowdnn.capi.calls.convolution_algorithms import (
+    BACKWARD_DATA,
+    BACKWARD_FILTER,
+    FORWARD,
+    Direction,
+    Method,
+    method_of,
+)
 from lowdnn.capi.loading import Binding
-from lowdnn.enums import ActivationMode, ConvolutionMode, DataType, MathType
+from lowdnn.cases import parse_case
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import ActivationMode, ConvolutionMode, DataType, HeurMode, MathType
+from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
@@ -27,16 +38,19 @@ class Case:
     """A random convolution of small integers: descriptors, arrays on the device, the exact result."""
 
     def __init__(
-        self, caller: Caller, device: Runtime, direction: Direction, *, dtype: Any = np.float32, groups: int = 1
-    ) -> None:
+        self, caller: Caller, device: Runtime, direction: Direction, *, dtype: Any = np.float32, groups: int = 1,
+        strides: tuple[int, int] = (2, 1), dilations: tuple[int, int] = (1, 2), taps: tuple[int, int] = (3, 2),
+        mode: ConvolutionMode | None = None,
+    ) -> None:  # fmt: skip
         rng = random.Random()
         self.caller, self.direction, self.memory = caller, direction, Memory(device)
         self.handle = caller.handle()
         values = np.random.default_rng()
-        pads, mode = (rng.randint(0, 1), 1), ConvolutionMode(rng.randint(0, 1))
+        pads = (rng.randint(0, 1), 1)
+        mode = ConvolutionMode(rng.randint(0, 1)) if mode is None else mode
         compute = DataType.DOUBLE if dtype == np.float64 else DataType.FLOAT
-        geometry = Convolution(compute, 2, pads, pads, (2, 1), (1, 2), mode)
-        x, w = ((2, 2 * groups, 6, 7), (3 * groups, 2, 3, 2))
+        geometry = Convolution(compute, 2, pads, pads, strides, dilations, mode)
+        x, w = ((2, 2 * groups, 6, 7), (3 * groups, 2, *taps))
         y = geometry.output_dims(x, w)
         shapes = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y}
         self.arrays = [values.integers(-3, 4, shapes[port]).astype(dtype) for port in direction.ports]
@@ -46,7 +60,7 @@ class Case:
             for port, array in zip(direction.ports, self.arrays, strict=True)
         ]
         self.convolution = caller.output("cudnnCreateConvolutionDescriptor")
-        caller.call("cudnnSetConvolution2dDescriptor", self.convolution, *pads, 2, 1, 1, 2, mode, compute)
+        caller.call("cudnnSetConvolution2dDescriptor", self.convolution, *pads, *strides, *dilations, mode, compute)
         caller.call("cudnnSetConvolutionGroupCount", self.convolution, groups)
         tensors = {
             port: Tensor(index, DTYPES[array.dtype], array.shape, _strides(array.shape), 16)
@@ -125,7 +139,9 @@ def test_algorithms(caller: Caller, device: Runtime, direction: Direction) -> No
     count = caller.output(f"cudnnGetConvolution{direction.name}AlgorithmMaxCount", case.handle, kind=ctypes.c_int)
     assert count == len(direction.algorithms) - 1
     rows = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", count)
-    assert [row[0] for row in rows] == [int(number) for number in direction.order[: len(rows)]]
+    listed = [row[0] for row in rows]
+    assert len({*listed}) == len(listed) > 1
+    assert {*listed} < {int(number) for number in direction.order}
     for algorithm, status, milliseconds, memory, determinism, math_type, *reserved in rows:
         assert (status, milliseconds, determinism, reserved) == (0, -1.0, 1, [0, 0, 0])
         assert math_type in (MathType.TENSOR_OP_MATH, MathType.DEFAULT_MATH)
@@ -137,14 +153,64 @@ def test_algorithms(caller: Caller, device: Runtime, direction: Direction) -> No
         np.testing.assert_array_equal(case.result, case.product)
         if memory:
             assert case.run(algorithm, workspace=(room, memory - 1)) is Status.BAD_PARAM_SIZE_INSUFFICIENT
-    assert case.run(int(direction.order[1])).category in (Status.SUCCESS, Status.BAD_PARAM)
-    if len(rows) < count:
-        assert case.run(int(direction.order[len(rows) if len(rows) > 1 else 2])) is Status.NOT_SUPPORTED
+    for number in direction.order[:2]:
+        assert case.run(int(number)).category in (Status.SUCCESS, Status.BAD_PARAM)
+    for number in {*direction.order[2:]} - {direction.check(found, "") for found in listed}:
+        assert case.run(int(number)) is Status.NOT_SUPPORTED
     assert case.run(count) is Status.BAD_PARAM
     assert case.run(99) is Status.BAD_PARAM
     caller.call("cudnnSetConvolutionMathType", case.convolution, MathType.FMA_MATH)
     precise = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", count)
     assert {row[5] for row in precise} == {MathType.FMA_MATH}
+
+
+@DIRECTIONS
+def test_winograd_is_an_algorithm(caller: Caller, device: Runtime, direction: Direction) -> None:
+    """Winograd is listed behind the others, with its workspace, with and without rounding to TF32."""
+    mode = ConvolutionMode.CROSS_CORRELATION
+    case = Case(caller, device, direction, strides=(1, 1), dilations=(1, 1), taps=(3, 3), mode=mode)
+    nonfused, other = direction.methods[Method.WINOGRAD]
+    for math_type, error in ((MathType.DEFAULT_MATH, 0.05), (MathType.FMA_MATH, 1e-5)):
+        caller.call("cudnnSetConvolutionMathType", case.convolution, math_type)
+        rows = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", len(direction.order))
+        listed = [row[0] for row in rows]
+        assert listed.index(nonfused) < listed.index(other)
+        assert listed.index(nonfused) >= 2
+        (memory,) = {row[3] for row in rows if row[0] == nonfused}
+        room = case.memory.put(np.zeros(memory, np.uint8))
+        assert case.run(int(nonfused), workspace=(room, memory)) is Status.SUCCESS, caller.last_error()
+        np.testing.assert_allclose(case.result, case.product, rtol=error, atol=error * np.abs(case.product).max())
+        assert case.run(int(nonfused), workspace=(room, memory - 1)) is Status.BAD_PARAM_SIZE_INSUFFICIENT
+
+
+def test_methods_of_engines() -> None:
+    methods = {engine.name: method_of(engine) for engine in ENGINES if engine.name.startswith(("conv", "matmul"))}
+    expected = {
+        "conv_direct": Method.DIRECT,
+        "conv_depthwise": Method.DIRECT,
+        "conv_implicit_gemm_mma": Method.IMPLICIT_PRODUCT,
+        "conv_wgrad_wgmma": Method.IMPLICIT_PRODUCT,
+        "conv_winograd_4x4_fp32": Method.WINOGRAD,
+        "conv_stem": Method.PRODUCT,
+        "matmul_wgmma": Method.PRODUCT,
+    }
+    assert expected.items() <= methods.items()
+
+
+def test_an_algorithm_is_an_engine_of_its_method() -> None:
+    """The best one, that with the least workspace, the next best."""
+    for direction, word in ((FORWARD, "fprop"), (BACKWARD_DATA, "dgrad"), (BACKWARD_FILTER, "wgrad")):
+        graph = parse_case(f"conv n=2 c=64 hw=14x14 k=64 rs=3x3 pad=1 dir={word} dtype=fp16").graph()
+        candidates = rank(graph, SM_90A, HeurMode.A, ENGINES).candidates
+        places = direction.places(candidates)
+        assert [*places.values()] == sorted({*places.values()})
+        for algorithms in direction.methods.values():
+            shared = {other for other, same in direction.methods.items() if same == algorithms}
+            own = [place for place, found in enumerate(candidates) if method_of(found.engine) in shared]
+            assert places.get(algorithms[0]) == (own[0] if own else None)
+            if len(own) > 1 < len(algorithms):
+                least = min(candidates[place].workspace_bytes for place in own[1:])
+                assert candidates[places[algorithms[1]]].workspace_bytes == least
 
 
 @DIRECTIONS
@@ -182,7 +248,7 @@ def test_other_scales_need_no_other_plan(
         expected = alpha * case.product + beta * expected
         np.testing.assert_array_equal(case.result, expected)
     (known,) = binding.state.graphs._planned.values()
-    assert len(known) == 2
+    assert len(known) <= 3  # with beta and without, and the problem that queries refer to
 
 
 @DIRECTIONS

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lowdnn.capi.calls.activations import activate
-from lowdnn.capi.calls.convolutions import FORWARD, Problem, geometry
+from lowdnn.capi.calls.convolution_algorithms import FORWARD
+from lowdnn.capi.calls.convolutions import Problem, geometry
 from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.descriptors import ActivationDescriptor

@@ -1,7 +1,6 @@
 """Convolutions in three directions: algorithms, workspaces, execution.
 
-An algorithm stands for a plan: the k-th number of a direction's order for the k-th candidate of the heuristics. The
-first two numbers always work, so that programs which name one without asking run.
+An algorithm stands for a plan of its method: ``convolution_algorithms``.
 """
 
 from __future__ import annotations
@@ -10,16 +9,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from lowdnn.backend.handle import Handle
-from lowdnn.capi.calls.shared import member, read_scale, was_set
-from lowdnn.capi.classic_enums import (
-    ConvolutionBwdDataAlgo,
-    ConvolutionBwdFilterAlgo,
-    ConvolutionFwdAlgo,
-    Determinism,
-)
+from lowdnn.capi.calls.convolution_algorithms import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction
+from lowdnn.capi.calls.shared import read_scale, was_set
+from lowdnn.capi.classic_enums import Determinism
 from lowdnn.capi.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
 from lowdnn.capi.graphs import Builder, Launched, Planned
@@ -28,9 +23,6 @@ from lowdnn.capi.state import State
 from lowdnn.enums import CudnnEnum, HeurMode, MathType, NumericalNote
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.ops.convolution import Convolution
-from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
-from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
-from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.event import Event
@@ -41,65 +33,6 @@ from lowdnn.status import BadParamError, LowdnnError, Status
 _ALIGNED_EACH: Final = (256,) * 3
 #: algorithm, status, time, memory, determinism, mathType, reserved: the three structures of results.
 _PERFORMANCE = struct.Struct("=iif4xQii3i4x")
-
-
-@dataclass(frozen=True)
-class Direction:
-    """name: in the functions' names.  ports: the two operands and the result, as the functions order them.
-
-    order: the algorithm of each candidate, best first.
-    """
-
-    name: str
-    operation: Any
-    ports: tuple[str, str, str]
-    order: Sequence[CudnnEnum]
-
-    @property
-    def algorithms(self) -> type[CudnnEnum]:
-        return type(self.order[0])
-
-    def check(self, algorithm: int, where: str) -> CudnnEnum:
-        """The algorithm with this number; raises BadParamError where there is none."""
-        number = member(self.algorithms, algorithm, where)
-        if number not in self.order:
-            raise BadParamError.at(where, expected="an algorithm", got=number.name)
-        return number
-
-    def place(self, algorithm: int, planned: Planned, where: str) -> int:
-        """The candidate that an algorithm's number stands for; raises NotSupportedError where there are not so many."""
-        place = self.order.index(self.check(algorithm, where))
-        if place == 1 and len(planned.candidates) == 1:
-            return 0
-        planned.candidate(place, where)
-        return place
-
-
-F, D, W = ConvolutionFwdAlgo, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
-
-FORWARD = Direction(
-    "Forward",
-    ConvolutionForward,
-    ("x", "w", "y"),
-    (
-        F.IMPLICIT_PRECOMP_GEMM, F.IMPLICIT_GEMM, F.GEMM, F.WINOGRAD, F.WINOGRAD_NONFUSED, F.DIRECT, F.FFT,
-        F.FFT_TILING,
-    ),
-)  # fmt: skip
-BACKWARD_DATA = Direction(
-    "BackwardData",
-    ConvolutionBackwardData,
-    ("w", "dy", "dx"),
-    (D.ALGO_1, D.ALGO_0, D.ALGO_WINOGRAD, D.ALGO_WINOGRAD_NONFUSED, D.ALGO_FFT, D.ALGO_FFT_TILING),
-)
-BACKWARD_FILTER = Direction(
-    "BackwardFilter",
-    ConvolutionBackwardFilter,
-    ("x", "dy", "dw"),
-    (
-        W.ALGO_1, W.ALGO_0, W.ALGO_3, W.ALGO_WINOGRAD, W.ALGO_WINOGRAD_NONFUSED, W.ALGO_FFT, W.ALGO_FFT_TILING,
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -210,9 +143,10 @@ def _run(direction: Direction, name: str) -> Call:
 def _place(state: State, handle: Handle, problem: Problem, builder: Builder, algorithm: int, name: str) -> int:
     """The index of the candidate for the graph as it is: the first one of the engine that the algorithm stands for,
     otherwise the best one."""
-    if problem.direction.check(algorithm, f"{name}.algo") is problem.direction.order[0]:
+    planned = state.graphs.planned(handle, builder, problem.mode)
+    if problem.direction.is_best(algorithm, planned, f"{name}.algo"):
         return 0
-    planned, told = state.graphs.planned(handle, builder, problem.mode), problem.planned(state, handle, name)
+    told = problem.planned(state, handle, name)
     place = problem.direction.place(algorithm, told, f"{name}.algo")
     if planned is told:
         return place
@@ -255,7 +189,7 @@ def _get_algorithms(direction: Direction, name: str) -> Call:
         user = state.objects.get(handle, Handle, f"{name}.handle")
         problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc))
         candidates = problem.planned(state, user, name).candidates
-        rows = [_row(problem, place, candidate) for place, candidate in _numbered(direction, candidates)]
+        rows = [_row(problem, number, candidate) for number, _, candidate in _numbered(direction, candidates)]
         _write_rows(name, rows, requested, returned, results)
 
     return get_algorithms
@@ -297,8 +231,9 @@ def _find_algorithms_ex(direction: Direction, name: str) -> Call:
     return find_algorithms_ex
 
 
-def _numbered(direction: Direction, candidates: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
-    return [*enumerate(candidates[: len(direction.order)])]
+def _numbered(direction: Direction, candidates: Sequence[Candidate]) -> list[tuple[CudnnEnum, int, Candidate]]:
+    """Each algorithm, and the candidate that it stands for with its place; best first."""
+    return [(number, place, candidates[place]) for number, place in direction.places(candidates).items()]
 
 
 def _timed(
@@ -309,17 +244,18 @@ def _timed(
     builder = problem.built(where)
     planned = state.graphs.planned(handle, builder, problem.mode)
     timed, failed = [], []
-    for _, candidate in _numbered(problem.direction, planned.candidates):
+    numbered = _numbered(problem.direction, planned.candidates)
+    for _, _, candidate in numbered:
         handle.begin(candidate.plan)
-    for place, candidate in _numbered(problem.direction, planned.candidates):
+    for number, place, candidate in numbered:
         try:
             # The first run compiles and loads the kernels, so it is not timed.
             state.graphs.run(handle, builder, where, workspace, place, problem.mode)
             milliseconds = _milliseconds(state, handle, problem, builder, where, workspace, place)
         except LowdnnError as error:
-            failed.append(_row(problem, place, candidate, status=error.status))
+            failed.append(_row(problem, number, candidate, status=error.status))
             continue
-        timed.append((milliseconds, _row(problem, place, candidate, milliseconds)))
+        timed.append((milliseconds, _row(problem, number, candidate, milliseconds)))
     return [row for _, row in sorted(timed, key=lambda found: found[0])] + failed
 
 
@@ -337,7 +273,11 @@ def _milliseconds(
 
 
 def _row(
-    problem: Problem, place: int, candidate: Candidate, milliseconds: float = -1.0, status: Status = Status.SUCCESS
+    problem: Problem,
+    number: CudnnEnum,
+    candidate: Candidate,
+    milliseconds: float = -1.0,
+    status: Status = Status.SUCCESS,
 ) -> bytes:
     """One element of the array of results; a time of -1 means that it was not measured.
 
@@ -346,7 +286,7 @@ def _row(
     notes = candidate.engine.numerical_notes
     is_ordered = NumericalNote.NONDETERMINISTIC not in notes
     return _PERFORMANCE.pack(
-        problem.direction.order[place],
+        number,
         status,
         milliseconds,
         size_anywhere(candidate.plan.workspace_bytes),

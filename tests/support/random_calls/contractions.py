@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lowdnn.capi.calls.convolutions import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction
+from lowdnn.capi.calls.convolution_algorithms import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction
 from lowdnn.enums import ActivationMode, ConvolutionMode, DataType
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_forward import ConvolutionForward

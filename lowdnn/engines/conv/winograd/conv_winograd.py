@@ -159,7 +159,8 @@ class ConvWinograd4x4Fp32(ConvWinograd):
 class _Problem:
     """A convolution as products of factors.
 
-    transforms: the factors of both operands.  sums_over_tiles: whether the products sum over tiles, for a filter's gradient.
+    transforms: the factors of both operands.  sums_over_tiles: whether products sum over tiles, as a filter's gradient
+    does.
     view: the forward convolution over parts of the graph's tensors whose factors they are, if they are parts.
     """
 
