@@ -56,6 +56,6 @@ def checked_cache(handle: Handle) -> DiskCache:
 
 
 def _not_kept(cache: DiskCache, kernel: KernelRef) -> LowdnnError:
-    rule = f"room for every kernel in {cache.directory}"
-    got = f"{cache.limit_bytes} bytes at most, and no {kernel.name}"
-    return BadParamError.at("cache.limit_bytes", expected=rule, got=got, hint="set LOWDNN_CACHE_SIZE")
+    got = f"{cache.directory}, of at most {cache.limit_bytes} bytes, without {kernel.name}"
+    hint = "set LOWDNN_CACHE_SIZE, or LOWDNN_CACHE_DIR where the disk is full"
+    return BadParamError.at("cache.directory", expected="room for every kernel", got=got, hint=hint)

@@ -7,6 +7,7 @@ Within a pair the rounds go A B, B A, A B, ..., so that neither a drift of the c
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,18 +35,24 @@ class Timer:
     """A process that times cases with the lowdnn below ``root`` (``workbench``)."""
 
     def __init__(self, root: Path, device: str) -> None:
-        # -P: the script's own folder, which is this lowdnn's, must not come first.
-        command = (sys.executable, "-P", workbench.__file__, device)
         self._root = root
-        self._process = subprocess.Popen(
-            command,
-            env=with_first({"PYTHONPATH": str(root)}),
-            cwd=root,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,  # Ctrl-C ends this process, which ends the other one
-        )
+        answers, theirs = os.pipe()
+        self._answers = os.fdopen(answers, encoding="utf-8")
+        # -P: the script's own folder, which is this lowdnn's, must not come first.
+        command = (sys.executable, "-P", workbench.__file__, device, str(theirs))
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=with_first({"PYTHONPATH": str(root)}),
+                cwd=root,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # another lowdnn may print what it likes
+                pass_fds=(theirs,),
+                process_group=0,  # Ctrl-C ends this process, which ends the other one
+            )
+        finally:
+            os.close(theirs)
 
     def prepare(self, cases: Sequence[str]) -> None:
         """Begins to prepare the cases."""
@@ -68,6 +75,7 @@ class Timer:
         if kind is not None:
             self._process.kill()
         self._process.communicate()
+        self._answers.close()
 
     def _ask(self, request: object) -> None:
         assert self._process.stdin is not None
@@ -75,8 +83,7 @@ class Timer:
             print(json.dumps(request), file=self._process.stdin, flush=True)
 
     def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             status = self._process.wait()
             raise InternalError(f"bench: the process with the lowdnn of {self._root} ended with status {status}")

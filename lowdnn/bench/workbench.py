@@ -1,6 +1,6 @@
 """Cases on a device, ready to be timed in turns. As a program: a process that times them for another process.
 
-    python workbench.py DEVICE     one JSON object a line: asked on standard input, answered on standard output
+    python workbench.py DEVICE FD  one JSON object a line: asked on standard input, answered on the descriptor FD
     {"prepare": [case, ...]}   ->  {"prepared": [{"engine": ..., "error": ...}, ...]}
     {"round": null}            ->  {"us": [time or null, ...]}
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self, TextIO
@@ -117,16 +117,6 @@ def serve(device: str, asked: TextIO, answers: TextIO) -> None:
             print(json.dumps(answer), file=answers, flush=True)
 
 
-@contextmanager
-def _own_output() -> Iterator[TextIO]:
-    """Standard output for answers alone: what else is printed goes to standard error."""
-    answers, sys.stdout = sys.stdout, sys.stderr
-    try:
-        yield answers
-    finally:
-        sys.stdout = answers
-
-
 if __name__ == "__main__":
-    with _own_output() as output:
+    with open(int(sys.argv[2]), "w", encoding="utf-8") as output:
         serve(sys.argv[1], sys.stdin, output)

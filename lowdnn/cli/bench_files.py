@@ -20,6 +20,10 @@ from lowdnn.status import BadParamError, LowdnnError
 _PROBE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+#: (option, its place, what is done there).
+_Task = tuple[str, Path | None, Callable[[Path], object]]
+
+
 @dataclass(frozen=True)
 class BenchFiles:
     """Where a run is kept: as rows, in a file of saved runs, as pictures in a folder; each may be None.
@@ -52,17 +56,22 @@ class BenchFiles:
             raise _nothing_to_draw("neither")
 
     def write(self, run: Run, verdicts: list[Verdict] | None, card: Card | None) -> list[Path]:
-        """Keeps the run; returns the files. Raises BadParamError for what cannot be written, and for no picture."""
-        _attempt("csv", self.csv, partial(write_csv, run))
-        _attempt("save", self.runs, partial(save, run))
-        pictures = []
+        """Keeps the run in each place, as far as it goes; returns the files.
+
+        Raises BadParamError for the first place that cannot be written, and for no picture, once all are tried.
+        """
+        tasks: list[_Task] = [("csv", self.csv, partial(write_csv, run)), ("save", self.runs, partial(save, run))]
         if self.pictures is not None:
-            for name, figure in _figures(run, verdicts, self.earlier, card):
-                pictures.append(self.pictures / f"{name}.svg")
-                _attempt("plot", pictures[-1], partial(plots.write, figure))
-            if not pictures:
-                raise _nothing_to_draw("no such case")
-        return [path for path in (self.csv, self.runs, *pictures) if path is not None]
+            figures = dict(_figures(run, verdicts, self.earlier, card))
+            tasks += [
+                ("plot", self.pictures / f"{name}.svg", partial(plots.write, each)) for name, each in figures.items()
+            ]
+        errors = [error for task in tasks if (error := _failure(task))]
+        if self.pictures is not None and not figures:
+            errors.append(_nothing_to_draw("no such case"))
+        for error in errors:
+            raise error
+        return [place for _, place, _ in tasks if place is not None]
 
 
 def _figures(
@@ -81,6 +90,14 @@ def _figures(
 def _nothing_to_draw(got: str) -> LowdnnError:
     rule = "cases timed on a card whose rates are known, or saved runs of the same cases (--save, --compare)"
     return BadParamError.at("bench.plot", expected=rule, got=got, hint="nothing was drawn")
+
+
+def _failure(task: _Task) -> LowdnnError | None:
+    try:
+        _attempt(*task)
+    except LowdnnError as error:
+        return error
+    return None
 
 
 def _attempt(option: str, place: Path | None, act: Callable[[Path], object]) -> None:

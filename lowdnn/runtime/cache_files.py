@@ -202,10 +202,13 @@ def write(folder: EntryFolder, name: str, data: bytes, mode: int = 0o600) -> Non
 
 
 def try_file(folder: EntryFolder) -> None:
-    """Makes a file in the folder and removes it. Raises OSError where that does not go."""
+    """Writes a file in the folder and removes it. Raises OSError where that does not go, on a full disk, too."""
     temporary, descriptor = _temporary(folder, 0o600)
-    os.close(descriptor)
-    remove(folder, temporary)
+    try:
+        os.write(descriptor, bytes(1))
+    finally:
+        os.close(descriptor)
+        remove(folder, temporary)
 
 
 def takes_files(folder: EntryFolder) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lowdnn.runtime.cache_directory import EntryFolder
-from lowdnn.runtime.cache_files import read, write
+from lowdnn.runtime.cache_files import read, try_file, write
 
 _LOCK = ".lock"
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,7 +35,7 @@ def check_changeable(path: Path) -> None:
     with folder_of(path, makes=True) as folder:
         _text(folder, path)
         with locked(folder, path.name):
-            pass
+            try_file(folder)
 
 
 @contextmanager

@@ -79,8 +79,8 @@ SMALL = "softmax dims=4x64 dtype=fp32"
         ),
         ("LOWDNN_CACHE_DIR", "/dev/null", "got /dev/null: not a directory"),
         ("LOWDNN_DISK_CACHE", "off", "handle.config.disk_cache: expected a directory for kernels, got none"),
-        ("LOWDNN_CACHE_SIZE", "500", "cache.limit_bytes: expected room for every kernel"),
-        ("LOWDNN_CACHE_SIZE", "6000", "cache.limit_bytes: expected room for every kernel"),
+        ("LOWDNN_CACHE_SIZE", "500", "cache.directory: expected room for every kernel"),
+        ("LOWDNN_CACHE_SIZE", "6000", "cache.directory: expected room for every kernel"),
     ],
 )
 def test_kernels_that_are_not_kept_are_not_told_to_be(

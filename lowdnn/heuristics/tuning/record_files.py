@@ -22,7 +22,7 @@ from lowdnn.heuristics.tuning.records import (
     records_in,
 )
 from lowdnn.runtime.cache_directory import EntryFolder, opened
-from lowdnn.runtime.cache_files import read, write
+from lowdnn.runtime.cache_files import read, try_file, write
 from lowdnn.runtime.shared_files import folder_of, locked
 from lowdnn.status import BadParamError
 
@@ -80,8 +80,8 @@ class RecordFile:
 
     def check(self) -> None:
         """Makes the folder, and raises where records cannot be written."""
-        with self._locked():
-            pass
+        with self._locked() as folder:
+            try_file(folder)
 
     @contextmanager
     def _locked(self) -> Iterator[EntryFolder]:
