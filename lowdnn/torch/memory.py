@@ -44,11 +44,15 @@ class LoadedStep:
 
 
 class Memory(Protocol):
-    """One kind of memory: its dispatch key, a handle for each device, and the launch."""
+    """One kind of memory: its dispatch key, a handle for each device, and the launch.
+
+    is_gpu: whether tensors lie on a real GPU.  planning: held while a call is planned, since a handle serves one thread
+    at a time; launches do not need it.
+    """
 
     dispatch_key: str
-    #: Whether the tensors are of a real GPU.
     is_gpu: bool
+    planning: Lock
 
     def handle(self, device: Any) -> Handle: ...
 
@@ -68,6 +72,7 @@ class CudaMemory:
     is_gpu = True
 
     def __init__(self) -> None:
+        self.planning = Lock()
         self._handles = _Handles("cuda")
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._empty = torch.empty
@@ -100,8 +105,9 @@ class EmulatedMemory:
     is_gpu = False
 
     def __init__(self) -> None:
+        self.planning = Lock()
         self._handles = _Handles("emulated")
-        self._lock = Lock()
+        self._launching = Lock()
 
     def handle(self, device: Any) -> Handle:
         return self._handles.of(0)
@@ -109,7 +115,7 @@ class EmulatedMemory:
     def launch(self, steps: Sequence[LoadedStep], pointers: Pointers, device: Any) -> None:
         handle = self.handle(device)
         # One launch at a time: the device is no faster with several, and takes each thread's memory.
-        with self._lock, handle.runtime.context.activated():
+        with self._launching, handle.runtime.context.activated():
             for step in steps:
                 _Copies(handle, step, pointers).run()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter, methodcaller
-from threading import RLock
 from types import CodeType
 from typing import Any
 
@@ -37,7 +36,6 @@ class Plans:
         self.overload = overload
         self.memory = memory
         self._counts = counts
-        self._lock = RLock()
         self._known: dict[Any, Run | Count] = {}
         self.get: Callable[[Any], Run | Count | None] = self._known.get
 
@@ -45,7 +43,7 @@ class Plans:
         self, key: Any, tensors: tuple[Any, ...], numbers: tuple[Any, ...], alignment: int, settings: SettingsKey
     ) -> Run | Count:
         """Plans a call with a new key."""
-        with self._lock:
+        with self.memory.planning:
             found = self._known.get(key)
             if found is not None:
                 return found
