@@ -74,7 +74,8 @@ def _as_rank_of_launcher(arguments: argparse.Namespace, work: Work) -> int:
             expected="torchrun, mpirun, srun or lowdnn demo --devices N as the parent",
             got="no rank in the environment",
         )
-    with Meeting(place, timeout_s=_TIMEOUT_S) as meeting, Handle.open("cuda", ordinal=place.local_rank) as handle:
+    ordinal = place.ordinal(open_driver("cuda").device_count())
+    with Meeting(place, timeout_s=_TIMEOUT_S) as meeting, Handle.open("cuda", ordinal=ordinal) as handle:
         context = handle.runtime.context
         with connect(meeting.store, everyone(place), context, timeout_s=_TIMEOUT_S) as communicator:
             return work(handle, _split(arguments, communicator))

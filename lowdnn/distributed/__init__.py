@@ -1,7 +1,7 @@
 """Several devices: communicators in stream order, and training with data parallelism.
 
     place = Place.from_environment()                     # torchrun, mpirun or srun says which rank this is
-    with Meeting(place) as meeting, lowdnn.Handle.open("cuda", ordinal=place.local_rank) as handle:
+    with Meeting(place) as meeting, Handle.open("cuda", ordinal=place.local_rank) as handle:
         with connect(meeting.store, everyone(place), handle.runtime.context) as communicator:
             communicator.all_reduce(gradients, gradients, stream=handle.borrowed_stream())
 

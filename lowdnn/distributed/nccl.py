@@ -21,8 +21,9 @@ from lowdnn.distributed.store import Store
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import RuntimePrerequisiteMissingError
+from lowdnn.status import NotSupportedError, RuntimePrerequisiteMissingError
 
 #: The members of the bindings' ``DataType`` and ``RedOp``.
 DATA_TYPES = {
@@ -66,8 +67,13 @@ def connect(
     """The communicator of ``members``, each on the device of its ``context``; made by all of them together.
 
     ``name``: new for each communicator in the store. ``timeout_s``: for the others to come, and for ``wait`` later.
-    Raises CommunicationTimeoutError where one does not come, CommunicationError where NCCL fails.
+    Raises CommunicationTimeoutError where one does not come, CommunicationError where NCCL fails, and
+    NotSupportedError for an emulated device.
     """
+    if context.driver.dlpack_device_type not in CUDA_DEVICE_TYPES:
+        raise NotSupportedError.at(
+            "connect.context", expected="a GPU's", got="an emulated device's", hint="run_in_threads joins those"
+        )
     nccl = bindings()
     token = identifier(store, members, f"nccl/{name}", lambda: bytes(nccl.get_unique_id()), timeout_s)
     return NcclCommunicator(token, members.rank, members.size, context, timeout_s=timeout_s)

@@ -55,7 +55,7 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Place:
-    """Rank ``rank`` of ``world_size``; ``local_rank`` counts within the node, and is the GPU's ordinal.
+    """Rank ``rank`` of ``world_size``; ``local_rank`` counts within the node.
 
     ``address``, ``port``: where the TCP store listens; "" and 0 where nothing says so. Rank 0 keeps it, unless
     ``is_hosted``: then the launcher does.
@@ -97,6 +97,15 @@ class Place:
             found.get(_HOSTED) == "1",
             launcher.name,
         )
+
+    def ordinal(self, gpus: int) -> int:
+        """The GPU of this rank among ``gpus`` that its process sees: one of its own, where the launcher shows no other.
+
+        Raises InvalidValueError where there are several, and fewer than ranks on the node.
+        """
+        if gpus != 1 and self.local_rank >= gpus:
+            raise InvalidValueError.at("Place.local_rank", expected=f"below the {gpus} GPUs here", got=self.local_rank)
+        return 0 if gpus == 1 else self.local_rank
 
     def environment(self) -> dict[str, str]:
         """torchrun's variables, from which ``from_environment`` reads this place in another process."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ import pytest
 from lowdnn.distributed import nccl
 from lowdnn.distributed.communicator import ReduceOp
 from lowdnn.distributed.errors import CommunicationError, CommunicationTimeoutError, PeerFailedError
+from lowdnn.distributed.file_store import FileStore
 from lowdnn.distributed.nccl import DATA_TYPES, OPERATIONS, NcclCommunicator
+from lowdnn.distributed.rendezvous import Members
 from lowdnn.driver import open_driver
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import RuntimePrerequisiteMissingError
+from lowdnn.status import NotSupportedError, RuntimePrerequisiteMissingError
 from tests.support.errors import raises
 
 #: The arguments of the bindings' functions, in order.
@@ -195,6 +198,12 @@ def test_an_error_of_a_call_is_a_status(recorder: Recorder, context: Context, mo
         monkeypatch.setattr(recorder, "all_reduce", refuses, raising=False)
         with raises(CommunicationError, "ncclAllReduce", expected="success", got="InvalidUsage (5)"):
             communicator.barrier(stream=stream)
+
+
+def test_emulated_devices_are_refused(context: Context, tmp_path: Path) -> None:
+    store = FileStore(tmp_path, 0, 1)
+    with raises(NotSupportedError, "connect.context", expected="a GPU's"):
+        nccl.connect(store, Members((0,), 0), context)
 
 
 def test_nccl_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,16 @@ def test_torchruns_own_store_keeps_its_port() -> None:
     assert place.port == 29501
 
 
+def test_a_rank_has_a_gpu_of_its_own() -> None:
+    """By its number on the node; some launchers show each process one GPU alone."""
+    place = Place(5, 8, 1)
+    assert (place.ordinal(4), place.ordinal(1)) == (1, 0)
+    with raises(InvalidValueError, "Place.local_rank", expected="below the 2 GPUs", got="2"):
+        Place(6, 8, 2).ordinal(2)
+    with raises(InvalidValueError, "Place.local_rank"):
+        place.ordinal(0)
+
+
 def test_no_launcher_no_place() -> None:
     assert Place.from_environment({"WORLD_SIZE": "2", "MASTER_ADDR": "x"}) is None
     assert Place.from_environment({"RANK": " "}) is None
