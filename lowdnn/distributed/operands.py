@@ -126,13 +126,11 @@ class Checks:
         found = view_of(buffer, self.context, stream.handle, where)
         if found.data_type is None or found.shape is None:
             raise UnsupportedDataTypeError.at(where, expected="a data type and a shape", got="raw bytes")
-        count = prod(found.shape)
-        size_bytes = count * dtypes.info(found.data_type).size_bytes
-        if found.size_bytes != size_bytes or not _is_dense(found.shape, found.strides):
+        if not _is_dense(found.shape, found.strides):
             raise UnsupportedLayoutError.at(
                 where, expected="elements without gaps or overlap", got=f"dims {found.shape}, strides {found.strides}"
             )
-        return Operand(found.address, found.data_type, count, found)
+        return Operand(found.address, found.data_type, prod(found.shape), found)
 
     def _check_rank(self, where: str, rank: object) -> None:
         if type(rank) is not int:

@@ -24,6 +24,7 @@ from lowdnn.distributed.in_process import InProcessCommunicator
 from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
 from lowdnn.status import BadParamError
+from tests.cli.test_training import check_gradients, drawn, smooth_seed
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
 from tests.support.ranks import on_handles
@@ -83,6 +84,27 @@ def test_two_ranks_have_the_losses_of_one_and_the_whole_batch() -> None:
     (losses, parameters), (expected_losses, expected) = training.on(2), training.on(1)
     np.testing.assert_allclose(losses, expected_losses, rtol=ROUNDING * STEPS, err_msg=str(training))
     np.testing.assert_allclose(parameters, expected, atol=ROUNDING * STEPS * np.abs(expected).max())
+
+
+def check_against_reference(handle: Handle, split: Split, seed: int) -> None:
+    """The loss and the gradients of a rank against those of the whole batch in float64."""
+    initial, images, targets = drawn(seed)
+    with Session(handle, mode=cudnn.heur_mode.FALLBACK, split=split) as session:
+        network = Network(session, len(images), initial, BUCKET_BYTES)
+        count = split.part_of(len(images))
+        for place, part in enumerate(split.own_parts):
+            own = slice(part * count, (part + 1) * count)
+            session.copy(session.on_device(images[own]), network.images.arrays[place])
+            session.copy(session.on_device(targets[None, own]), network.targets.arrays[place])
+        network.forward()
+        network.backward()
+        check_gradients(session, network, initial, images, targets)
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+def test_gradients_of_two_ranks_are_those_of_the_whole_batch(shards: int | None) -> None:
+    seed = smooth_seed()
+    on_handles(2, lambda handle, communicator: check_against_reference(handle, Split(communicator, shards), seed))
 
 
 def test_the_deterministic_mode_has_the_same_bits_on_any_number_of_ranks(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from lowdnn.distributed.launching import launch
 from lowdnn.distributed.place import Place
 from lowdnn.distributed.tcp_store import TcpStoreServer
 from lowdnn.driver import open_driver
+from tests.cli.test_training import smooth_seed
 from tests.support.data import fresh_seed
 
 pytestmark = pytest.mark.gpu
@@ -129,6 +130,15 @@ second.close()
 (out / f"rank{place.rank}").write_text(json.dumps([took_s, type(error).__name__, left.ranks]))
 """
 
+REFERENCE = """
+from tests.cli.test_data_parallel import check_against_reference
+
+for shards in (None, 2, 4):
+    check_against_reference(handle, Split(communicator, shards), seed)
+communicator.close()
+(out / f"rank{place.rank}").write_text(json.dumps(True))
+"""
+
 REPEATS = """
 from lowdnn.cli import digits
 from lowdnn.cli.training.batches import Batches
@@ -185,6 +195,13 @@ def demo(arguments: Sequence[str]) -> list[str]:
 
 def test_collectives_match_numpy(tmp_path: Path) -> None:
     assert launch(command(COLLECTIVES, tmp_path), 2) == 0
+    assert read(tmp_path) == {0: True, 1: True}
+
+
+def test_gradients_are_those_of_the_whole_batch_in_float64(tmp_path: Path) -> None:
+    run = command(REFERENCE, tmp_path)
+    run[4] = str(smooth_seed())
+    assert launch(run, 2) == 0
     assert read(tmp_path) == {0: True, 1: True}
 
 

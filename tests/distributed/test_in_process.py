@@ -146,6 +146,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
             rank.device(np.ones(4, bool), DataType.BOOLEAN),
         )
         gaps = DeviceBuffer(four.context, four.address, 16, data_type=DataType.FLOAT, shape=(2,), strides=(2,))
+        overlap = DeviceBuffer(four.context, four.address, 16, data_type=DataType.FLOAT, shape=(2, 2), strides=(1, 1))
         bytes_alone = DeviceBuffer(four.context, four.address, 16)
         tail = eight.view(8, 16, data_type=DataType.FLOAT, shape=(4,))
         wrong: list[tuple[type[LowdnnError], str, str, tuple[Any, ...], dict[str, Any]]] = [
@@ -156,6 +157,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
             (UnsupportedDataTypeError, "all_reduce.source", "all_reduce", (flags, flags), {}),
             (UnsupportedDataTypeError, "all_reduce.source", "all_reduce", (bytes_alone, four), {}),
             (UnsupportedLayoutError, "broadcast.buffer", "broadcast", (gaps,), {"root": 0}),
+            (UnsupportedLayoutError, "broadcast.buffer", "broadcast", (overlap,), {"root": 0}),
             (BadParamError, "all_gather.target", "all_gather", (tail, eight), {}),
             (AttributeTypeError, "all_reduce.op", "all_reduce", (four, four), {"op": "sum"}),
             (AttributeTypeError, "send.source", "send", (4096,), {"peer": 1 - communicator.rank}),
