@@ -139,7 +139,9 @@ def test_what_is_called_in_which_order(recorder: Recorder, context: Context) -> 
             for _ in range(2)
         )
         part = made.view(16, 16, data_type=DataType.FLOAT, shape=(4,))
+        recorder.results = [Result.InProgress] * 5 + [Result.Success]
         communicator.all_reduce(given, made, stream=stream, op=ReduceOp.MAX)
+        assert recorder.results == [Result.Success]
         communicator.all_gather(part, made, stream=stream)
         communicator.reduce_scatter(given, part, stream=stream)
         communicator.broadcast(given, root=1, stream=stream)

@@ -109,9 +109,11 @@ def test_files_of_earlier_runs_do_no_harm(tmp_path: Path) -> None:
         stale = json.loads((tmp_path / "welcome").read_text())
         for welcome in (json.dumps(stale | {"numbers": {"1": "0" * 32}}), "{", "[]", '{"token": 1, "numbers": 2}'):
             (tmp_path / "welcome").write_text(welcome)
-            late = pool.submit(FileStore, tmp_path, 1, 2, 10)
+            early = int(welcome == "{")
+            came = {early: pool.submit(FileStore, tmp_path, early, 2, 10)}
             time.sleep(0.05)
-            first, second = FileStore(tmp_path, 0, 2, 10), late.result()
+            came[1 - early] = pool.submit(FileStore, tmp_path, 1 - early, 2, 10)
+            first, second = came[0].result(), came[1].result()
             with pytest.raises(CommunicationTimeoutError):
                 second.get("name/identifier", 0)
             assert first.set_once("name/identifier", welcome.encode()) == welcome.encode()
