@@ -102,11 +102,18 @@ class OptIn:
     """
 
 
-def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
-    """Whether ``engine`` uses the graph's inputs unrounded; some engines round fp32 operands to TF32."""
+class HasNumericalNotes(Protocol):
+    """An engine or a plan."""
+
+    @property
+    def numerical_notes(self) -> tuple[NumericalNote, ...]: ...
+
+
+def keeps_precision(noted: HasNumericalNotes, graph: OperationGraph) -> bool:
+    """Whether an engine or a plan uses the graph's inputs unrounded; some round fp32 operands to TF32."""
     contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
     has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
-    return not (has_float and NumericalNote.TF32_INPUTS in engine.numerical_notes)
+    return not (has_float and NumericalNote.TF32_INPUTS in noted.numerical_notes)
 
 
 def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> dict[KnobType, int]:

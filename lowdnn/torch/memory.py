@@ -22,7 +22,8 @@ _GRANULE_BYTES = 16
 
 @dataclass(frozen=True)
 class Region:
-    """The bytes of one place that a step touches. is_new: memory that nobody has written before this step."""
+    """The bytes of one place that a step touches. is_new: memory that the call has allocated, which
+    one step writes as a whole."""
 
     place: int
     size_bytes: int

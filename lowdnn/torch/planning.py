@@ -17,13 +17,14 @@ from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.tuning.tuner import TuningOptions
+from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import LowdnnError
 from lowdnn.torch.memory import LoadedStep, Memory, Region
 from lowdnn.torch.operation import Overload, Result
 from lowdnn.torch.preference import native_is_preferred
 from lowdnn.torch.settings import Settings
-from lowdnn.torch.sketch import Declined, New, Sketch, Step, span_bytes, written_uids
+from lowdnn.torch.sketch import Declined, New, Sketch, Step, written_uids
 
 #: Seconds that ``torch.backends.cudnn.benchmark`` spends on one graph.
 _TUNING_S = 2.0
@@ -56,14 +57,15 @@ def prepare(
         result = overload.sketch(sketch, *numbers)
         handle = memory.handle(device)
         candidates = [_chosen(handle, step.graph, settings) for step in sketch.steps]
-        if memory.is_gpu:
-            _check_preference(candidates)
+        reason = native_is_preferred(candidates) if memory.is_gpu else ""
+        if reason:
+            raise Declined(reason)
         steps = tuple(
             _loaded(handle, candidate, step, sketch) for candidate, step in zip(candidates, sketch.steps, strict=True)
         )
     except LowdnnError as error:
         raise Declined(str(error).splitlines()[0]) from error
-    addresses = tuple(_address_of(value) for value in sketch.values)
+    addresses = tuple(ctypes.addressof(value) for value in sketch.values)
     label = f"lowdnn::{overload.name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
     return Prepared(tuple(sketch.new), steps, tuple(sketch.values), addresses, result, label)
 
@@ -87,19 +89,14 @@ def _chosen(handle: Handle, graph: OperationGraph, settings: Settings) -> Candid
     best = ranking.best
     if best is None:
         raise Declined(ranking.explain().splitlines()[0])
-    if settings.allows_tf32 or keeps_precision(best.engine, graph):
-        return choice_at_hand(handle, best)
-    exact = (candidate for candidate in ranking.candidates if keeps_precision(candidate.engine, graph))
-    found = next(exact, None)
+
+    def is_allowed(plan: Plan) -> bool:
+        return settings.allows_tf32 or keeps_precision(plan, graph)
+
+    found = next((candidate for candidate in (best, *ranking.candidates) if is_allowed(candidate.plan)), None)
     if found is None:
         raise Declined("fp32 that may not be rounded to TF32, which no engine for this graph leaves as it is")
-    return found
-
-
-def _check_preference(candidates: Sequence[Candidate]) -> None:
-    reason = native_is_preferred(candidates)
-    if reason:
-        raise Declined(reason)
+    return choice_at_hand(handle, found, is_allowed)
 
 
 def _loaded(handle: Handle, candidate: Candidate, step: Step, sketch: Sketch) -> LoadedStep:
@@ -115,24 +112,14 @@ def _only(place: int) -> Callable[[Sequence[int]], tuple[int, ...]]:
 
 def _regions(step: Step, sketch: Sketch) -> tuple[Region, ...]:
     """The bytes that the step's graph touches, one region for each place of a tensor."""
-    in_memory = len(sketch.tensors) + len(sketch.new)
     written = written_uids(step.graph)
-    earlier = {place for other in sketch.steps[: sketch.steps.index(step)] for place in other.places.values()}
     sizes: dict[int, int] = {}
     targets: set[int] = set()
     for uid, place in step.places.items():
-        tensor = step.graph.tensors.get(uid)
-        if 0 <= place < in_memory and tensor is not None:
-            sizes[place] = max(sizes.get(place, 0), span_bytes(tensor))
+        if place >= 0 and uid in step.graph.tensors:
+            sizes[place] = max(sizes.get(place, 0), step.graph.tensors[uid].span_bytes)
             targets |= {place} if uid in written else set()
-    return tuple(
-        Region(place, size, place in targets, place >= len(sketch.tensors) and place not in earlier)
-        for place, size in sizes.items()
-    )
-
-
-def _address_of(value: Any) -> int:
-    return ctypes.addressof(value)
+    return tuple(Region(place, size, place in targets, sketch.is_new(place)) for place, size in sizes.items())
 
 
 def _case_line(graph: OperationGraph) -> str:

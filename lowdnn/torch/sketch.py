@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.tensor import Tensor, packed_strides, span_elements
+from lowdnn.ops.tensor import Tensor, packed_strides
 
 Dims = tuple[int, ...]
 
@@ -48,7 +47,7 @@ class Declined(Exception):
 
 @dataclass(frozen=True)
 class New:
-    """A tensor that the call returns and torch allocates."""
+    """A tensor as it lies in memory; those that the call returns are allocated by torch."""
 
     shape: Dims
     strides: Dims
@@ -94,21 +93,16 @@ class Sketch:
 
         ``dims`` alone are those of a contiguous tensor.
         """
-        if place < len(self.tensors):
-            shape, own, dtype = facts = _facts(self.tensors[place])
-            alignment = self._alignment
-        else:
-            found = self.new[place - len(self.tensors)]
-            shape, own, dtype = facts = found.shape, found.strides, found.dtype
-            alignment = MAX_ALIGNMENT
+        own = self._lying_at(place)
         if dims is None:
-            dims, strides = shape, own
+            dims, strides = own.shape, own.strides
         elif strides is None:
-            if own != packed_strides(shape) and not _is_packed(facts[0], own):
-                raise Declined(f"strides {list(own)} of {list(shape)}, where contiguous ones are expected")
+            if not _is_packed(own.shape, own.strides):
+                raise Declined(f"strides {list(own.strides)} of {list(own.shape)}, where contiguous ones are expected")
             strides = packed_strides(tuple(dims))
-        data_type = data_type_of(dtype)
+        data_type = data_type_of(own.dtype)
         size_bytes = dtypes.info(data_type).size_bytes
+        alignment = MAX_ALIGNMENT if self.is_new(place) else self._alignment
         if alignment < size_bytes:
             raise Declined(f"an address that is no multiple of {size_bytes} bytes")
         tensor = Tensor(self._next(), data_type, tuple(dims), tuple(strides), alignment)
@@ -152,9 +146,13 @@ class Sketch:
         self.add(ReductionOperation(Reduction(operator, compute), x, y))
         return y
 
+    def is_new(self, place: int) -> bool:
+        """Whether the call allocates what lies there."""
+        return place >= len(self.tensors)
+
     def strides_at(self, place: int) -> Dims:
         """The strides of what lies there."""
-        return self.at(place).strides
+        return self._lying_at(place).strides
 
     def end_step(self) -> None:
         """Makes the operations since the last step a graph: one plan, launched behind those of the steps before."""
@@ -168,6 +166,13 @@ class Sketch:
     def place_of(self, place: int) -> int:
         """Where a step's tensor lies in the end: values come behind all tensors."""
         return place if place >= 0 else len(self.tensors) + len(self.new) - 1 - place
+
+    def _lying_at(self, place: int) -> New:
+        """Shape, strides and type of a place."""
+        if self.is_new(place):
+            return self.new[place - len(self.tensors)]
+        tensor = self.tensors[place]
+        return New(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
 
     def _next(self) -> int:
         self._uid += 1
@@ -241,18 +246,7 @@ def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     return extent, stride
 
 
-def span_bytes(tensor: Tensor) -> int:
-    return span_elements(tensor.dims, tensor.strides) * tensor.element_bytes
-
-
-def _facts(tensor: Any) -> tuple[Dims, Dims, Any]:
-    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
-
-
 def _is_packed(shape: Dims, strides: Dims) -> bool:
     """Whether strides are those of a contiguous tensor, but for axes of extent 1."""
     expected = packed_strides(shape)
-    return (
-        all(extent == 1 or own == wanted for extent, own, wanted in zip(shape, strides, expected, strict=True))
-        and prod(shape) > 0
-    )
+    return all(extent == 1 or own == wanted for extent, own, wanted in zip(shape, strides, expected, strict=True))

@@ -103,6 +103,24 @@ def test_batch_norm_of_cudnn(run: Callable[..., Any]) -> None:
         torch.testing.assert_close(own.double(), other.detach(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("allows_tf32", [True, False])
+def test_fp32_is_rounded_only_where_torch_allows_it(allows_tf32: bool) -> None:
+    from lowdnn.enums import NumericalNote
+    from lowdnn.torch.memory import EmulatedMemory
+    from lowdnn.torch.operation import ABSENT
+    from lowdnn.torch.operations.convolution import OVERLOADS
+    from lowdnn.torch.planning import prepare
+    from lowdnn.torch.settings import Settings
+
+    memory = EmulatedMemory()
+    tensors = torch.empty(8, 64, 32, 32), torch.empty(64, 64, 3, 3), ABSENT
+    numbers = (1, 1), (1, 1), (1, 1), False, (0, 0), 1
+    prepared = prepare(OVERLOADS[0], tensors, numbers, 16, Settings(allows_tf32=allows_tf32), memory)
+    notes = prepared.steps[0].loaded.plan.numerical_notes
+    assert (NumericalNote.TF32_INPUTS in notes) == allows_tf32
+    memory.close()
+
+
 def test_efficient_statistics_are_complete_for_torchs_gradient() -> None:
     """Behind the last query torch's kernel expects infinity."""
     from lowdnn.torch.operations.attention import efficient_backward_native
