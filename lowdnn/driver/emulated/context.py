@@ -137,7 +137,7 @@ class Contexts:
         device = self._device
         if self._system is None:
             space = AddressSpace(_RANGE_BYTES * self._options.devices)
-            self._system = System(space, self._handles, Queues(self._options, self._lock))
+            self._system = System(space, self._handles, Queues(self._options, self._lock, space))
         memory = Arena(device.memory_bytes, space=self._system.space, device=number)
         sm_count = device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
         clock_khz = device.attributes[DeviceAttribute.CLOCK_RATE_KHZ]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lowdnn.driver.base import LaunchConfig
+from lowdnn.driver.emulated.checking.records import Records
+from lowdnn.driver.emulated.checking.task_order import TaskOrder
 from lowdnn.driver.emulated.execution import Execution
 from lowdnn.driver.emulated.machine import Function, Machine
 
@@ -21,17 +23,21 @@ class KernelWork:
     config: LaunchConfig
     parameters: tuple[bytes, ...]
 
-    def begin(self, queue: object) -> Execution:
-        """The launch, about to run in a queue."""
-        return self.machine.begin(self.function, self.config, self.parameters, queue=queue)
+    def begin(self, queue: object, records: Records | None, order: TaskOrder | None) -> Execution:
+        """The launch, about to run in a queue; as ``Machine.begin``."""
+        facts = (self.function, self.config, self.parameters)
+        return self.machine.begin(*facts, queue=queue, records=records, order=order)
 
 
 @dataclass(frozen=True)
 class OtherWork:
-    """A copy or a fill of ``size_bytes``: anything that is not a kernel."""
+    """A copy or a fill of ``size_bytes``: anything that is not a kernel. ``reads``, ``writes``: the address on a device
+    where it does, or None."""
 
     run: Callable[[], None]
     size_bytes: int
+    reads: int | None = None
+    writes: int | None = None
 
 
 Work: TypeAlias = KernelWork | OtherWork

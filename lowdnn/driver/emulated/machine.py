@@ -17,6 +17,8 @@ import numpy as np
 from lowdnn.arch.targets import runs_on
 from lowdnn.driver.base import LaunchConfig
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.checking.records import Records
+from lowdnn.driver.emulated.checking.task_order import TaskOrder
 from lowdnn.driver.emulated.execution import Execution
 from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, RefusedPtx
 from lowdnn.driver.emulated.lanes import WARP, Geometry
@@ -113,10 +115,13 @@ class Machine:
         config: LaunchConfig,
         parameters: Sequence[bytes],
         options: Options | None = None,
+        *,
         queue: object = None,
+        records: Records | None = None,
+        order: TaskOrder | None = None,
     ) -> Execution:
-        """A launch that is about to run; see ``launch``. ``queue``: what a launch with programmatic serialisation
-        follows the last launch of."""
+        """A launch that is about to run; see ``launch``. ``queue``: a launch with programmatic serialisation follows
+        the last launch there.  records, order: as of ``LaunchHistory``."""
         kernel = function.kernel
         config = replace(config, cluster=kernel.clusters.chosen(config.cluster))
         _check_launch(kernel, config)
@@ -126,9 +131,7 @@ class Machine:
         workspace = self._grid_workspace() if config.cooperative else 0
         self.clock.launch()
         previous = self._last_histories.get(queue) if config.programmatic_serialization else None
-        history = LaunchHistory(kernel, self.memory, previous) if options.races else None
-        if history is not None:
-            self._last_histories[queue] = history
+        history = self._history(kernel, previous, queue, records, order) if options.races else None
 
         def end() -> None:
             if history is not None:
@@ -139,6 +142,22 @@ class Machine:
         batches = self._batches(function, config, options, content, (address, workspace), history)
         device = self.memory.device if self.options.devices > 1 else None
         return Execution(kernel, function.blocks, batches, TimeLimit(options.timeout_s), device, end)
+
+    def _history(
+        self,
+        kernel: Kernel,
+        previous: LaunchHistory | None,
+        queue: object,
+        records: Records | None,
+        order: TaskOrder | None,
+    ) -> LaunchHistory:
+        if records is None or order is None:
+            history = LaunchHistory(kernel, self.memory, previous)
+        else:
+            history = LaunchHistory(kernel, self.memory, previous, records, order)
+            records.launches.append(history)
+        self._last_histories[queue] = history
+        return history
 
     def _batches(
         self,

@@ -16,7 +16,7 @@ def to_device(memory: Arena, destination: int, source_host: int, size_bytes: int
     memory.require(destination, size_bytes)
     source = _host_bytes(source_host, size_bytes)
     source = source.copy() if keeps else source
-    return OtherWork(lambda: memory.host_write(destination, source), size_bytes)
+    return OtherWork(lambda: memory.host_write(destination, source), size_bytes, writes=destination)
 
 
 def to_host(memory: Arena, destination_host: int, source: int, size_bytes: int) -> OtherWork:
@@ -25,19 +25,20 @@ def to_host(memory: Arena, destination_host: int, source: int, size_bytes: int) 
     def copy() -> None:
         _host_bytes(destination_host, size_bytes)[:] = memory.host_read(source, size_bytes)
 
-    return OtherWork(copy, size_bytes)
+    return OtherWork(copy, size_bytes, reads=source)
 
 
 def on_device(memory: Arena, destination: int, source: int, size_bytes: int) -> OtherWork:
     memory.require(destination, size_bytes)
     memory.require(source, size_bytes)
-    return OtherWork(lambda: memory.copy(destination, source, size_bytes), size_bytes)
+    return OtherWork(lambda: memory.copy(destination, source, size_bytes), size_bytes, source, destination)
 
 
 def fill(memory: Arena, destination: int, value: int, count: int, width_bytes: int) -> OtherWork:
     """``count`` times ``value`` in ``width_bytes`` bytes."""
-    memory.require_reach(destination, count * width_bytes)
-    return OtherWork(lambda: memory.fill(destination, value, count, width_bytes), count * width_bytes)
+    size_bytes = count * width_bytes
+    memory.require_reach(destination, size_bytes)
+    return OtherWork(lambda: memory.fill(destination, value, count, width_bytes), size_bytes, writes=destination)
 
 
 def _host_bytes(address: int, size_bytes: int) -> np.ndarray[Any, Any]:

@@ -8,18 +8,25 @@ up again once others have changed memory, so that kernels of several devices can
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from weakref import WeakSet
 
+from lowdnn.driver.emulated.checking.records import Records
+from lowdnn.driver.emulated.checking.task_order import TaskOrder
 from lowdnn.driver.emulated.execution import Execution
-from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
+from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
 from lowdnn.driver.emulated.graphs import KernelWork, OtherWork
+from lowdnn.driver.emulated.memory.space import AddressSpace
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.scheduler import Turn
+
+#: Seconds between looks at whether threads that may add work have ended.
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -39,22 +46,25 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class Line:
-    """The order of a stream's tasks on ``device``, whose ``clock`` its work advances. ``tail``: the last task."""
+    """The order of a stream's tasks on ``device``, whose ``clock`` its work advances. ``tail``: the last of ``count``
+    tasks."""
 
     device: int
     kind: Kind
     clock: DeviceClock
     tail: Task | None = None
+    count: int = 0
 
 
 @dataclass(eq=False)
 class Task:
-    """Work in a line. It starts once those in ``after`` are done. ``seen``: the count of changes to memory when all its
-    lanes waited; None where they do not."""
+    """Work in a line. It starts once those in ``after`` are done; ``order``: its place among all tasks. ``seen``: the
+    count of changes to memory when all its lanes waited; None where they do not."""
 
     line: Line
     work: KernelWork | OtherWork | Marker
     after: tuple[Task, ...]
+    order: TaskOrder
     is_done: bool = False
     execution: Execution | None = None
     seen: int | None = None
@@ -68,7 +78,7 @@ class Queues:
     """All lines of a driver. The thread that uses them holds ``condition``, and gives it back while it waits for others
     to add work. ``faults``: the first fault of each device that nobody has been told of."""
 
-    def __init__(self, options: Options, condition: threading.Condition) -> None:
+    def __init__(self, options: Options, condition: threading.Condition, space: AddressSpace) -> None:
         policy = Policy.parse(options.policy)
         self.faults: dict[int, EmulationFault | LaneFault | RuntimeError] = {}
         self.defers = options.devices > 1
@@ -77,9 +87,13 @@ class Queues:
         self._lines: WeakSet[Line] = WeakSet()
         self._pending: list[Task] = []
         self._current: Task | None = None
+        self._records = Records() if options.races else None
+        # By line, up to which task the host has waited for it.
+        self._known: dict[object, int] = {}
         # Changes to memory that waiting lanes may see.
         self._changes = 0
         self._condition = condition
+        self._space = space
         self._users: WeakSet[threading.Thread] = WeakSet()
         self._waiting: set[threading.Thread] = set()
         # Whether other threads have added nothing for the time limit.
@@ -96,8 +110,12 @@ class Queues:
         if not self.defers:
             _run_at_once(line, work)
             return None
-        before = [line.tail, *after, *(other.tail for other in self._lines if _are_ordered(line, other))]
-        task = Task(line, work, tuple(one for one in before if one is not None and not one.is_done))
+        tails = [line.tail, *(other.tail for other in self._lines if _are_ordered(line, other))]
+        before = [*after, *(tail for tail in tails if tail is not None)]
+        line.count += 1
+        known = _latest(self._known, *(one.order.known for one in before), {line: line.count})
+        unfinished = tuple(one for one in before if not one.is_done)
+        task = Task(line, work, unfinished, TaskOrder(line, line.count, known))
         line.tail = task
         self._pending.append(task)
         self._is_quiet = False
@@ -111,6 +129,7 @@ class Queues:
             self._users.add(thread)
         else:
             self._users.discard(thread)
+            self._condition.notify_all()
 
     # -- running ----------------------------------------------------------------------------------------------------
     def finish(self, tasks: Iterable[Task | None]) -> None:
@@ -119,6 +138,7 @@ class Queues:
         while any(not task.is_done for task in left):
             if not (self._turn() or self._others_act() or self._retry()):
                 self._end_in_deadlock()
+        self._host_knows(left)
 
     def finish_device(self, device: int) -> None:
         """Returns when all tasks of a device are done."""
@@ -128,7 +148,10 @@ class Queues:
         """Whether a task is done, after as much of all work as can be done."""
         while task is not None and not task.is_done and self._turn():
             pass
-        return task is None or task.is_done
+        if task is None or not task.is_done:
+            return task is None
+        self._host_knows([task])
+        return True
 
     def drop(self, device: int) -> None:
         """Ends the tasks of a device, done or not."""
@@ -153,12 +176,13 @@ class Queues:
 
     def _advance(self, task: Task) -> None:
         if not isinstance(task.work, KernelWork):
+            self._record(task)
             _run_at_once(task.line, task.work)
             self._done(task)
             return
         execution = task.execution
         if execution is None:
-            execution = task.execution = task.work.begin(task.line)
+            execution = task.execution = task.work.begin(task.line, self._records, task.order)
         elif task.seen is not None:
             execution.others_stored()
         before = execution.progress
@@ -169,6 +193,38 @@ class Queues:
             self._done(task)
         else:
             task.seen = self._changes if turn is Turn.WAITS else None
+
+    def _record(self, task: Task) -> None:
+        """Looks for races of a copy with what may run beside it."""
+        work, device = task.work, task.line.device
+        if self._records is None or not isinstance(work, OtherWork):
+            return
+        for address, is_write in ((work.reads, False), (work.writes, True)):
+            if address is None:
+                continue
+            try:
+                self._records.add_copy(task.order, device, address, work.size_bytes, write=is_write)
+            except LaneFault as fault:
+                raise EmulationFault(self._report(fault, device)) from None
+
+    def _report(self, fault: LaneFault, device: int) -> FaultReport:
+        """The report of a copy's fault."""
+        near = None if fault.address is None else self._space.nearest(fault.address)
+        report = FaultReport(fault.kind, fault.message, address=fault.address, device=device)
+        if near is None or fault.address is None:
+            return report
+        return replace(report, buffer=near.label, buffer_offset=fault.address - near.address)
+
+    def _host_knows(self, tasks: Iterable[Task]) -> None:
+        """The host has waited for tasks: what it adds from now on comes after them."""
+        self._known = _latest(self._known, *(task.order.known for task in tasks))
+        if self._records is not None:
+            self._records.forget(self._is_over)
+
+    def _is_over(self, order: TaskOrder) -> bool:
+        """Whether all that is and will be under way comes after a task."""
+        is_known = self._known.get(order.line, 0) >= order.number
+        return is_known and all(task.order.follows(order) for task in self._pending)
 
     def _done(self, task: Task) -> None:
         task.is_done, task.after, task.execution = True, (), None
@@ -184,12 +240,14 @@ class Queues:
     def _others_act(self) -> bool:
         """Waits for other threads to add work; False where none is left to, or none has for the time limit."""
         me = threading.current_thread()
-        if self._is_quiet or not any(thread.is_alive() for thread in self._users if thread not in {me, *self._waiting}):
-            return False
         self._waiting.add(me)
         try:
-            self._is_quiet = not self._condition.wait(self._timeout_s)
-            return not self._is_quiet
+            end_s = time.monotonic() + self._timeout_s
+            while not self._is_quiet and any(thread.is_alive() for thread in self._users - self._waiting):
+                if self._condition.wait(_LOOK_S):
+                    return True
+                self._is_quiet = time.monotonic() > end_s
+            return False
         finally:
             self._waiting.discard(me)
 
@@ -218,9 +276,18 @@ class Queues:
         return [f"device {device} has failed: {str(fault).splitlines()[0]}" for device, fault in self.faults.items()]
 
 
+def _latest(*known: Mapping[object, int]) -> dict[object, int]:
+    """By line, the last of the tasks that are known."""
+    merged: dict[object, int] = {}
+    for one in known:
+        for line, number in one.items():
+            merged[line] = max(number, merged.get(line, 0))
+    return merged
+
+
 def _run_at_once(line: Line, work: KernelWork | OtherWork | Marker) -> None:
     if isinstance(work, KernelWork):
-        work.begin(line).run()
+        work.begin(line, None, None).run()
         return
     work.run()
     if isinstance(work, OtherWork):

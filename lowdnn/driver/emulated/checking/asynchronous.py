@@ -15,7 +15,8 @@ from lowdnn.driver.emulated.checking.clocks import starts_of_runs
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp, timed
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
-from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.checking.visit import Visit
+from lowdnn.driver.emulated.checking.visits import Visits
 from lowdnn.driver.emulated.copying.async_work import BulkCopy
 from lowdnn.driver.emulated.copying.transfer import Places
 from lowdnn.driver.emulated.lanes import Lanes

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-_COLUMN_SHIFT, _SITE_SHIFT, _TIME_SHIFT, _ASYNC_SHIFT = 2, 24, 36, 62
+_COLUMN_SHIFT, _SITE_SHIFT, _TIME_SHIFT, _ASYNC_SHIFT = 3, 24, 36, 62
 _COLUMNS = (1 << _SITE_SHIFT - _COLUMN_SHIFT) - 1
 SITES = (1 << _TIME_SHIFT - _SITE_SHIFT) - 1
 #: A time later than all others: that of pending asynchronous work, and the time up to which a warp knows its own
@@ -20,8 +20,8 @@ NEVER = (1 << _ASYNC_SHIFT - _TIME_SHIFT) - 1
 MOST_COLUMNS = _COLUMNS
 
 # -- scopes of strong accesses
-WEAK, CTA, CLUSTER, GPU = range(4)
-_SCOPES = 3
+WEAK, CTA, CLUSTER, GPU, SYS = range(5)
+_SCOPES = 7
 
 
 def marked(columns: Any) -> Any:

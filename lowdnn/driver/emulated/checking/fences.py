@@ -18,15 +18,17 @@ from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.checking.visits import Visit
+    from lowdnn.driver.emulated.checking.neighbours import Neighbours
+    from lowdnn.driver.emulated.checking.visit import Visit
 
 
 class Fences:
     """For each warp, the accesses that it knew of at its last fence, and the releases that it has read since. A fence
     of CTA scope orders accesses to shared memory only."""
 
-    def __init__(self, order: Order, history: LaunchHistory) -> None:
+    def __init__(self, order: Order, history: LaunchHistory, neighbours: Neighbours | None) -> None:
         self._order = order
+        self._neighbours = neighbours
         self._history = history
         self._locations: dict[tuple[bool, int], Array] = {}
         self._fenced: dict[tuple[bool, int], Array] = {}
@@ -41,9 +43,13 @@ class Fences:
                 seen = self._seen.pop((in_global, row), None)
                 if seen is not None:
                     clocks.learn(np.array([row]), seen)
+        if self._neighbours is not None:
+            self._neighbours.acquire(rows, scope)
         now = self._history.tick()
         self._order.last_fence[rows] = now
         passed = clocks.released(rows, now)
+        if self._neighbours is not None:
+            self._neighbours.release(rows, scope, passed)
         for in_global in (False, True) if scope != CTA else (False,):
             self._fenced.update({(in_global, row): clock for row, clock in zip(rows.tolist(), passed, strict=True)})
 
@@ -59,7 +65,7 @@ class Fences:
         fenced = [row for row in rows.tolist() if (False, row) in self._fenced]
         clocks = np.zeros((len(fenced), self._order.clocks.table.shape[1]), dtype=np.int64)
         for place, row in enumerate(fenced):
-            clocks[place] = self._fenced[False, row]
+            clocks[place] = self._order.clocks.widened(self._fenced[False, row])
         return np.array(fenced, dtype=np.int64), clocks
 
     def strong_access(self, visit: Visit, reads: bool) -> None:
@@ -67,16 +73,23 @@ class Fences:
         in_global = visit.memory is self._order.batch.arena
         if in_global and (visit.scope == CTA or not self._order.spans_launch):
             return
+        if in_global and self._neighbours is not None:
+            self._neighbours.strong_access(visit, reads)
         locations = self._history.locations if in_global else self._locations
         for row, place in dict.fromkeys(zip(visit.rows.tolist(), (visit.places << visit.unit).tolist(), strict=True)):
             key, location = (in_global, row), (in_global, place)
             held = locations.get(location)
             if held is not None and (reads or not visit.write):
                 seen = self._seen.get(key)
-                self._seen[key] = held if seen is None else np.maximum(seen, held)
+                self._seen[key] = held if seen is None else self._latest(seen, held)
             if visit.write:
                 passed = self._fenced.get(key)
                 if passed is not None:
-                    locations[location] = passed if held is None or not reads else np.maximum(passed, held)
+                    locations[location] = passed if held is None or not reads else self._latest(passed, held)
                 elif not reads:
                     locations.pop(location, None)
+
+    def _latest(self, one: Array, other: Array) -> Array:
+        """The clock that knows what both know."""
+        widened = self._order.clocks.widened
+        return np.asarray(np.maximum(widened(one), widened(other)))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lowdnn.driver.emulated.checking.accesses import epoch_bytes, of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
+from lowdnn.driver.emulated.checking.task_order import TaskOrder
 from lowdnn.driver.emulated.checking.traits import Traits
+from lowdnn.driver.emulated.faults import Dim3
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.memory.space import lazy_map
 from lowdnn.driver.emulated.parsing.source_lines import source_line
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.checking.records import Records
 
 #: Most bytes of host memory for the epochs of the shared memory of one batch.
 _SHARED_EPOCH_BYTES = 256 << 20
@@ -34,16 +39,35 @@ class KernelText(Protocol):
     def code_lines(self) -> Mapping[str, Sequence[int]]: ...
 
 
+#: The order of a launch beside which nothing runs.
+_ALONE = TaskOrder(None, 0, {})
+
+
 class LaunchHistory:
     """``time`` goes up at each synchronisation. ``ctas`` are the CTAs of all batches so far, in their order.
 
-    ``previous``: the launch before, where this one may run beside it.
+    ``previous``: the launch before, where this one may run beside it. ``records``: of all that may run beside it on
+    several devices, with the place ``order`` among it; None where there is one device. ``columns``: of the clocks of
+    its warps, 0 where not all warps are followed together; ``blocks``: where the clocks hold those of other launches.
     """
 
-    def __init__(self, kernel: KernelText, arena: Arena, previous: LaunchHistory | None = None) -> None:
+    def __init__(
+        self,
+        kernel: KernelText,
+        arena: Arena,
+        previous: LaunchHistory | None = None,
+        records: Records | None = None,
+        order: TaskOrder = _ALONE,
+    ) -> None:
         self.kernel_name = kernel.name
         self.previous = previous
         self.traits = kernel.traits
+        self.records = records
+        self.order = order
+        self.device = arena.device
+        self.columns = 0
+        self.blocks: dict[LaunchHistory, slice] = {}
+        self.who: Callable[[Any], tuple[Dim3, str]] = _nobody
         self.time = 1
         self.ctas: list[int] = []
         #: By location in global memory through which threads synchronise: the clock that a reader acquires.
@@ -59,6 +83,14 @@ class LaunchHistory:
     def ctas_that_fit(self, shared_bytes: int) -> int:
         """Number of CTAs with ``shared_bytes`` of shared memory whose accesses fit the host memory at a time."""
         return _SHARED_EPOCH_BYTES // max(epoch_bytes(shared_bytes, self.traits.shared_shift), 1)
+
+    def block_of(self, launch: LaunchHistory) -> slice:
+        """The columns of another launch in the clocks of this one's warps, behind their own."""
+        if launch not in self.blocks:
+            own = self.columns * (1 + self.traits.asynchronous)
+            start = max((block.stop for block in self.blocks.values()), default=own)
+            self.blocks[launch] = slice(start, start + launch.columns)
+        return self.blocks[launch]
 
     def tick(self) -> int:
         """Advances the time by one synchronisation, and returns it."""
@@ -93,3 +125,8 @@ class LaunchHistory:
         source = source_line(self._ptx_lines, line)
         where = f"PTX line {line} ({source[0]}:{source[1]})" if source else f"PTX line {line}"
         return f"{where}: {' '.join(self._ptx_lines[line - 1].split())}"
+
+
+def _nobody(_: Any) -> tuple[Dim3, str]:
+    """The actor of an access before the first batch: there is none."""
+    raise RuntimeError("no batch of the launch has run")

@@ -13,7 +13,8 @@ from lowdnn.driver.emulated.checking import epochs, reports
 from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.epochs import WEAK
 from lowdnn.driver.emulated.checking.order import Order
-from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.checking.visit import Visit
+from lowdnn.driver.emulated.checking.visits import Visits
 from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.tensor_map import TENSOR_MAP_BYTES

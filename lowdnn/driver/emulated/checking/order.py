@@ -17,6 +17,7 @@ from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.clocks import Clocks, joined
 from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, MOST_COLUMNS, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.faults import Dim3
 from lowdnn.driver.emulated.memory.arena import Array
 
 _WARP = 32
@@ -53,6 +54,9 @@ class Order:
         self._first_column_of_row = self._domain_of_slot[self.slot_of_row] * columns
         self.clocks = Clocks(own, columns, traits.asynchronous)
         self.column_of_row = self._marked(self.slot_of_row, own)
+        if self.spans_launch:
+            history.columns = columns
+        history.who = self._block_and_actor
         #: The row of the reads of its warp.
         self.reader_of_row = self._rows % self.warps % READERS
         #: By slot: epochs of shared memory below these are known to every warp that can reach it.
@@ -145,6 +149,10 @@ class Order:
             return cta, f"a bulk copy of warp {(kind - _MBARRIERS) % self.warps}"
         return cta, f"a wgmma of warpgroup {kind - _MBARRIERS - 2 * self.warps}"
 
+    def _block_and_actor(self, epoch: Any) -> tuple[Dim3, str]:
+        cta, actor = self.who(epoch)
+        return self.batch.block_of(cta), actor
+
     # -- the launch before --------------------------------------------------------------------------------------------
     def previous_launch_ended(self, lanes: Array) -> None:
         """``griddepcontrol.wait`` has been passed."""
@@ -185,7 +193,7 @@ class Order:
         """Warps ``rows`` release their clocks, or ``passed``, to ``objects``: numbers of synchronisation objects, of
         which ``key`` has ``count``."""
         held = self.held(key, count)
-        passed = self.clocks.released(rows, self.history.tick()) if passed is None else passed
+        passed = self.clocks.released(rows, self.history.tick()) if passed is None else self.clocks.widened(passed)
         found, clocks = joined(passed, objects)
         held[found] = np.maximum(held[found], clocks)
 
@@ -202,6 +210,8 @@ class Order:
     def held(self, key: Any, count: int) -> Array:
         """The clocks [count, ...] of the objects of a key."""
         held = self._held.get(key)
+        if held is not None and held.shape[1] < self.clocks.table.shape[1]:
+            held = self._held[key] = self.clocks.widened(held)
         if held is None or len(held) < count:
             more = np.zeros((count - (0 if held is None else len(held)), self.clocks.table.shape[1]), dtype=np.int64)
             held = self._held[key] = more if held is None else np.concatenate([held, more])

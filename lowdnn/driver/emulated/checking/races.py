@@ -19,8 +19,10 @@ from lowdnn.driver.emulated.checking.epochs import NEVER, WEAK, stamp
 from lowdnn.driver.emulated.checking.fences import Fences
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.maps import MapRaces
+from lowdnn.driver.emulated.checking.neighbours import Neighbours
 from lowdnn.driver.emulated.checking.order import Order
-from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.checking.visit import Visit
+from lowdnn.driver.emulated.checking.visits import Visits
 from lowdnn.driver.emulated.copying.pending import PendingCopies, PendingCopy
 from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array
@@ -35,8 +37,9 @@ class Races:
         self.batch = batch
         self.history = history
         self.order = Order(batch, history)
-        self.fences = Fences(self.order, history)
-        self._visits = Visits(batch, history, self.order)
+        neighbours = None if history.records is None else Neighbours(history.records, history, self.order)
+        self.fences = Fences(self.order, history, neighbours)
+        self._visits = Visits(batch, history, self.order, neighbours)
         self.work = AsyncRaces(batch, history, self.order, self._visits)
         self.maps = MapRaces(batch, self.order, self._visits)
         self._lifetimes = self._visits.lifetimes

@@ -36,6 +36,22 @@ class EarlierLaunch:
         return f"the {self.what} by the launch of {self.kernel} before it at {self.place} (griddepcontrol.wait does)"
 
 
+@dataclass(frozen=True)
+class EarlierElsewhere:
+    """An access by another launch, which may still be running."""
+
+    what: str
+    kernel: str
+    device: int
+    block: Dim3
+    actor: str
+    place: str
+
+    def __str__(self) -> str:
+        who = f"{self.actor} of block {self.block} of kernel {self.kernel} on device {self.device}"
+        return f"the {self.what} by {who} at {self.place}"
+
+
 #: (batch, memory, byte number in it, position in the group, does it write, the earlier access) -> the fault.
 Maker = Callable[[Storage, Bytes, int, int, bool, object], LaneFault]
 

@@ -1,10 +1,10 @@
-"""Accesses as the race detector takes them, and the checks that every kind of access goes through."""
+"""The checks that every kind of access goes through."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,31 +15,22 @@ from lowdnn.driver.emulated.checking.clocks import starts_of_runs
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.lifetimes import Lifetimes
+from lowdnn.driver.emulated.checking.neighbours import Neighbours
 from lowdnn.driver.emulated.checking.order import Order
+from lowdnn.driver.emulated.checking.visit import Visit
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
-
-
-class Visit(NamedTuple):
-    """One access by a group to ``places`` [n], units of ``1 << unit`` bytes. rows: the warp that accesses
-    each.  positions: its lane in the group (None: all lanes in order).  write: whether it writes."""
-
-    memory: Bytes
-    accesses: Accesses
-    places: Array
-    unit: int
-    rows: Array
-    positions: Array | None
-    scope: int
-    write: bool
 
 
 class Visits:
     """Checks visits against what has been noted, and notes them."""
 
-    def __init__(self, batch: CheckedBatch, history: LaunchHistory, order: Order) -> None:
+    def __init__(
+        self, batch: CheckedBatch, history: LaunchHistory, order: Order, neighbours: Neighbours | None
+    ) -> None:
         self.batch = batch
         self.history = history
         self.order = order
+        self._neighbours = neighbours
         self.lifetimes = Lifetimes(batch, history, order)
         self.shared = accesses.of_shared(batch.shared.data.size, history.traits.shared_shift)
 
@@ -51,6 +42,8 @@ class Visits:
         """Raises LaneFault where the visit does not come after an access that it conflicts with."""
         if self.history.previous is not None and visit.memory is self.batch.arena:
             self._check_previous(visit, self.history.previous)
+        if self._neighbours is not None and visit.memory is self.batch.arena:
+            self._neighbours.check(visit)
         is_written, readers = visit.accesses.touched(visit.places, visit.unit)
         if is_written:
             self._check(visit, visit.accesses.written(visit.places, visit.unit), "write")
@@ -79,7 +72,7 @@ class Visits:
 
     def check_together(self, visit: Visit, made: Array) -> None:
         """Raises LaneFault where warps write one granule in the same step; ``made``: the epochs that were noted."""
-        if visit.scope == GPU or (visit.rows[0] == visit.rows[-1] and (visit.rows == visit.rows[0]).all()):
+        if visit.scope >= GPU or (visit.rows[0] == visit.rows[-1] and (visit.rows == visit.rows[0]).all()):
             return
         left = visit.accesses.written(visit.places, visit.unit)
         lost = left != made[:, None]

@@ -6,7 +6,7 @@ and listed in ``_NO_EFFECT``. Orders and scopes matter to the race detector.
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK
+from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, SYS, WEAK
 from lowdnn.driver.emulated.copying import tensor_map_edits
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row, code_of
@@ -24,8 +24,10 @@ _WIDEST_BYTES = 16
 _FENCES = frozenset(
     {"sc", "acq_rel", "gl", "alias", "tensormap::generic", "async", "global", "shared::cta", "shared::cluster"}
 )
-_STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
-_SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": GPU}
+_STRONG = frozenset({"relaxed", "acquire", "release", "acq_rel"})
+#: Strong accesses of scope sys.
+_VOLATILE = frozenset({"volatile", "mmio"})
+_SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": SYS}
 _SPACES = {
     "global": "global", "const": "global", "shared": "shared", "shared::cta": "shared",
     "shared::cluster": "cluster", "local": "local",
@@ -45,6 +47,8 @@ def space_of(m: Modifiers) -> str:
 def scope_of(m: Modifiers) -> int:
     """Scope of a strong access (``checking.epochs``), WEAK for others; an atomic without one has that of the GPU."""
     named = next((scope for name, scope in _SCOPES.items() if name in m.left), WEAK)
+    if not _VOLATILE.isdisjoint(m.left):
+        return SYS
     return named or (WEAK if _STRONG.isdisjoint(m.left) else GPU)
 
 

@@ -1,0 +1,19 @@
+"""The order of launches and copies: through streams, events, and what the host has waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class TaskOrder:
+    """The place of a task: number ``number`` of ``line``, a stream. ``known``: by line, up to which number its tasks
+    come before this one, itself included."""
+
+    line: object
+    number: int
+    known: Mapping[object, int]
+
+    def follows(self, other: TaskOrder) -> bool:
+        return self.known.get(other.line, 0) >= other.number
