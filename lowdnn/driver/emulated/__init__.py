@@ -66,7 +66,7 @@ lane; an ``assert`` that fails is a fault.
 block as Python over NumPy arrays (one element a thread, many CTAs at a time), and ``running`` schedules the blocks.
 ``memory`` holds the bytes with a shadow that knows which were written, ``copying`` moves them asynchronously, and
 ``checking`` looks for data races. ``instructions`` has a row and an emitter for each opcode, ``values`` the arithmetic.
-``machine`` puts them together, ``driver`` is the protocol over it.
+``machine`` puts them together, ``queues`` orders the work of streams and devices, ``driver`` is the protocol over it.
 
 **The order of the packages.** Each imports only those before it, for types too; a test reads the imports: ``faults``,
 ``results``, ``values``; ``parsing``, ``memory.space``; ``memory.arena``, ``lanes``, ``memory``; ``copying``,
@@ -92,8 +92,19 @@ them late, early or at any time between. ``races=True`` looks for data races, wh
 times as long. ``checks=False`` allows reads of unwritten bytes; ``lane_budget`` bounds memory. A launch in which no
 thread has stored, passed a barrier or ended for ``timeout_s`` (20 s of processor time), or that takes 15 times that in
 all, is stopped. As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_POLICY and ``lowdnn run --policy``,
-policy, landing, races and time are one: ``fuzz(7),early,races,timeout=5``. ``lowdnn run CASE --sanitize`` runs a case
-under all of them and prints a verdict for each.
+policy, landing, races, time and devices are one: ``fuzz(7),early,races,timeout=5``, ``lockstep,devices=2``.
+``lowdnn run CASE --sanitize`` runs a case under all of them and prints a verdict for each.
+
+**Several devices.** ``open_driver("emulated", devices=2)`` has two of a kind in one process, each with memory, contexts,
+streams, events and modules of its own. A kernel that touches memory of another device is at fault without
+``context_enable_peer_access`` or an interprocess handle, which opens memory within the process; copies need neither.
+Work is queued in its stream and runs when the host waits for it, or asks for it. The policy picks the order: the first
+device first, the last one (cta-reverse), any (warp-serial), or any, interrupted at random (fuzz). A kernel of which all
+threads wait for a value is left while others go on. Where nothing can go on, the report names all who wait, with kernel,
+device, PTX line, block and address. Other threads of the process that have a context current may still add work, and are
+waited for up to ``timeout_s``. Faults are raised by the call that waits. With ``races``, accesses of launches and copies
+of all devices and streams must be ordered: by their stream, an event, the host, or a release and an acquire whose scopes
+reach, which between devices is ``.sys`` alone.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers
@@ -128,8 +139,9 @@ lie within stated bounds. ``tests/calibration/README.md`` has the figures, and w
 | clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
 | atomics                      | 16 to 128 bits, vectors; in lane order       | other orders; ``multimem``            |
 | memory order                 | data races found; a store is seen at once    | weak memory as such                   |
+| several devices              | peer access, IPC in the process, scopes      | links' speed; fabric handles          |
 | calls                        | device functions, inlined; printf, assert    | recursion, function pointers, malloc  |
-| streams, events, graphs      | work in the order of the calls; capture      | overlap, also of dependent grids      |
+| streams, events, graphs      | one device: in the order of calls; capture   | overlap, also of dependent grids      |
 | time                         | counted: instructions, bytes copied          | the GPU's speed and caches            |
 """
 

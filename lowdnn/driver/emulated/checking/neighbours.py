@@ -31,7 +31,7 @@ class Neighbours:
         self._records = records
         self._history = history
         self._order = order
-        #: By level and row: what a warp knew at its last fence, and what it has read since.
+        #: By level and row: the knowledge of a warp at its last fence, and what it has read since.
         self._fenced: dict[tuple[int | None, int], Passed] = {}
         self._seen: dict[tuple[int | None, int], Passed] = {}
 
@@ -157,7 +157,7 @@ def _found(held: Accesses, visit: Visit) -> Iterator[tuple[str, Array]]:
 
 
 def _latest(one: Passed, other: Passed) -> Passed:
-    """What both hand on."""
+    """The knowledge that both hand on."""
     merged = dict(one)
     for launch, clock in other.items():
         merged[launch] = np.maximum(merged[launch], clock) if launch in merged else clock

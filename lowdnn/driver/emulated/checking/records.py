@@ -16,7 +16,7 @@ from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.driver.emulated.memory.space import ARENA_BASE
 
-#: What a release hands on: by launch, up to which time each column's accesses are known.
+#: The knowledge that a release hands on: by launch, up to which time each column's accesses are known.
 Passed = Mapping[LaunchHistory, Array]
 _UNIT = 4
 
