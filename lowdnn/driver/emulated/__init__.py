@@ -95,16 +95,16 @@ all, is stopped. As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_P
 policy, landing, races, time and devices are one: ``fuzz(7),early,races,timeout=5``, ``lockstep,devices=2``.
 ``lowdnn run CASE --sanitize`` runs a case under all of them and prints a verdict for each.
 
-**Several devices.** ``open_driver("emulated", devices=2)`` has two of a kind in one process, each with memory, contexts,
-streams, events and modules of its own. A kernel that touches memory of another device is at fault without
+**Several devices.** ``open_driver("emulated", devices=2)`` has two of a kind in one process, each with memory,
+contexts, streams, events and modules of its own. A kernel that touches memory of another device is at fault without
 ``context_enable_peer_access`` or an interprocess handle, which opens memory within the process; copies need neither.
 Work is queued in its stream and runs when the host waits for it, or asks for it. The policy picks the order: the first
-device first, the last one (cta-reverse), any (warp-serial), or any, interrupted at random (fuzz). A kernel of which all
-threads wait for a value is left while others go on. Where nothing can go on, the report names all who wait, with kernel,
-device, PTX line, block and address. Other threads of the process that have a context current may still add work, and are
-waited for up to ``timeout_s``. Faults are raised by the call that waits. With ``races``, accesses of launches and copies
-of all devices and streams must be ordered: by their stream, an event, the host, or a release and an acquire whose scopes
-reach, which between devices is ``.sys`` alone.
+device first, the last one (cta-reverse), any (warp-serial), or any, interrupted at random (fuzz). A kernel of which
+all threads wait for a value is left while others go on. Where nothing can go on, the report names all who wait, with
+kernel, device, PTX line, block and address. Other threads of the process that have a context current may still add
+work, and are waited for up to ``timeout_s``. Faults are raised by the call that waits. With ``races``, accesses of
+launches and copies of all devices and streams must be ordered: by their stream, an event, the host, or a release and
+an acquire whose scopes reach, which between devices is ``.sys`` alone.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers
