@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
 from lowdnn.distributed.communicator import ReduceOp
-from lowdnn.distributed.errors import CommunicationError, PeerFailedError
+from lowdnn.distributed.errors import CommunicationTimeoutError, PeerFailedError
 from lowdnn.distributed.operands import Checks, Operand
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import BadParamError, InvalidValueError, NotInitializedError
+
+#: Seconds between looks at what is awaited: the first, and the most; each look doubles it.
+_FIRST_LOOK_S = 20e-6
+_LAST_LOOK_S = 2e-3
 
 
 class BaseCommunicator(ProcessBound, ABC):
@@ -79,11 +84,7 @@ class BaseCommunicator(ProcessBound, ABC):
     def wait(self, stream: Stream) -> None:
         self.check()
         self._checks.check_stream("wait", stream)
-        try:
-            self._wait(stream)
-        except CommunicationError as error:
-            self.abort(str(error))
-            raise
+        self._poll(f"wait for stream {stream.handle:#x}", stream.is_done)
 
     def check(self) -> None:
         if not self._is_open:
@@ -110,6 +111,20 @@ class BaseCommunicator(ProcessBound, ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _poll(self, where: str, is_done: Callable[[], bool]) -> None:
+        """Waits until ``is_done``. Raises CommunicationError once a rank has failed, or after the timeout, which aborts
+        the communicator."""
+        deadline, look_s = time.monotonic() + self.timeout_s, _FIRST_LOOK_S
+        while not is_done():
+            self._check_failure()
+            if time.monotonic() > deadline:
+                self.abort(f"{where} timed out after {self.timeout_s:g} s")
+                raise CommunicationTimeoutError.at(
+                    where, expected=f"the other ranks within {self.timeout_s:g} s", got=f"{self.size} ranks, not all"
+                )
+            time.sleep(look_s)
+            look_s = min(2 * look_s, _LAST_LOOK_S)
 
     @abstractmethod
     def abort(self, reason: str) -> None: ...
@@ -145,9 +160,6 @@ class BaseCommunicator(ProcessBound, ABC):
     @abstractmethod
     def _end_group(self, *, is_whole: bool) -> None:
         """Runs the calls of the group, which may be left out where the group is not whole."""
-
-    @abstractmethod
-    def _wait(self, stream: Stream) -> None: ...
 
     @abstractmethod
     def _end(self) -> None:

@@ -120,9 +120,6 @@ class InProcessCommunicator(BaseCommunicator):
         for operation in sorted(operations, key=lambda one: isinstance(one, _Send)):
             operation.finish()
 
-    def _wait(self, stream: Stream) -> None:
-        stream.synchronize()
-
     def _end(self) -> None:
         """Owns nothing: the meeting point is everyone's."""
 

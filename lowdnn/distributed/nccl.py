@@ -8,13 +8,12 @@ Source: NCCL's documentation, "NCCL API" and "Fault tolerance".
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
 from typing import Any
 
 from lowdnn.distributed.base import BaseCommunicator
 from lowdnn.distributed.communicator import ReduceOp
-from lowdnn.distributed.errors import CommunicationError, CommunicationTimeoutError
+from lowdnn.distributed.errors import CommunicationError
 from lowdnn.distributed.operands import Operand
 from lowdnn.distributed.rendezvous import Members, identifier
 from lowdnn.distributed.store import Store
@@ -43,10 +42,6 @@ OPERATIONS = {
     ReduceOp.MAX: "Max",
     ReduceOp.AVG: "Avg",
 }
-
-#: Seconds between looks at what is awaited: the first, and the most; each look doubles it.
-_FIRST_LOOK_S = 20e-6
-_LAST_LOOK_S = 2e-3
 
 
 def bindings() -> Any:
@@ -154,9 +149,6 @@ class NcclCommunicator(BaseCommunicator):
             self._called("ncclGroupEnd", self._nccl.group_end)
             self._settle("ncclGroupEnd")
 
-    def _wait(self, stream: Stream) -> None:
-        self._poll(f"wait for stream {stream.handle:#x}", stream.is_done)
-
     def _end(self) -> None:
         with self.context.activated():
             if not self._reason:
@@ -189,15 +181,3 @@ class NcclCommunicator(BaseCommunicator):
         """Waits until NCCL has taken a call over; its work in the stream is another matter."""
         busy = self._nccl.Result.InProgress
         self._poll(name, lambda: self._nccl.comm_get_async_error(self._comm) != busy)
-
-    def _poll(self, where: str, is_done: Callable[[], bool]) -> None:
-        deadline, look_s = time.monotonic() + self.timeout_s, _FIRST_LOOK_S
-        while not is_done():
-            self._check_failure()
-            if time.monotonic() > deadline:
-                self.abort(f"{where} timed out after {self.timeout_s:g} s")
-                raise CommunicationTimeoutError.at(
-                    where, expected=f"the other ranks within {self.timeout_s:g} s", got=f"{self.size} ranks, not all"
-                )
-            time.sleep(look_s)
-            look_s = min(2 * look_s, _LAST_LOOK_S)

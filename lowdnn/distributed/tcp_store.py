@@ -116,6 +116,10 @@ class TcpStoreServer:
     def _answered(self, request: dict[str, Any]) -> dict[str, Any]:
         call, key = request["call"], request["key"]
         with self._changed:
+            if call == "get":
+                self._changed.wait_for(lambda: key in self._values or not self._is_open, request["timeout_s"])
+            if not self._is_open:
+                raise ConnectionError("the store is closed")
             if call == "keys":
                 return {"keys": sorted(known for known in self._values if known.startswith(key))}
             if call == "set_once":
@@ -123,8 +127,6 @@ class TcpStoreServer:
                 check_entry(key, value)
                 self._values.setdefault(key, value)
                 self._changed.notify_all()
-            elif self._is_open:
-                self._changed.wait_for(lambda: key in self._values or not self._is_open, request["timeout_s"])
             found = self._values.get(key)
         return {"value": None if found is None else found.hex()}
 

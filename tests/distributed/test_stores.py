@@ -177,11 +177,11 @@ def test_strangers_do_not_disturb_the_store() -> None:
     """Bytes of another protocol, frames without end, and clients that say nothing."""
     with TcpStoreServer("127.0.0.1", 0, 1) as server:
         for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0\0\0\x02[]", b'\0\0\0\x0d{"rank": [1]}', b""):
-            with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+            # The server may close the connection before all is sent.
+            with socket.create_connection(("127.0.0.1", server.port)) as stranger, suppress(OSError):
                 stranger.sendall(sent)
                 stranger.shutdown(socket.SHUT_WR)
-                with suppress(ConnectionResetError):
-                    assert stranger.recv(100) == b""
+                assert stranger.recv(100) == b""
         with TcpStoreServer("127.0.0.1", 0, 1) as other:
             assert other.port != server.port
         store = TcpStore("127.0.0.1", server.port, 0, 1, 5)
