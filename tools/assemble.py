@@ -6,9 +6,9 @@
 
 The kernels: every precompiled one, for every architecture of ``lowdnn/arch`` that runs it; every one that an engine
 takes for a text case of ``tests/cases``, for every architecture that plans it so; and those of the engines, knobs and
-cases in ``tests/assembly/choices.txt``, of large tiles mostly. ``tests/assembly/kernels.txt`` has a line for each, for
-a reviewer to diff: its name, the digest of its whole source and options, and the figures, with the architectures that
-share them in front:
+cases in ``tests/assembly/choices.txt``, of large tiles or of engines on request mostly. ``tests/assembly/kernels.txt``
+has a line for each, for a reviewer to diff: its name, the digest of its whole source and options, and the figures, with
+the architectures that share them in front:
 
     matmul_simt_fp32_..._sm80 5d1c0a... 80,86,87,89 72 0 0 0 1 | 90,100 70 0 0 0 1
 
@@ -43,7 +43,7 @@ from lowdnn.arch.targets import GENERATIONS
 from lowdnn.cases import parse_case, parse_cases
 from lowdnn.cases.base import Case
 from lowdnn.driver import nvrtc
-from lowdnn.engines.base import Choices
+from lowdnn.engines.base import Choices, OptIn
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.heuristics.ranking import rank
@@ -124,11 +124,12 @@ def text_cases() -> Iterator[Case]:
 
 
 def planned(cases: Iterable[Case]) -> Iterator[tuple[Plan, ArchSpec]]:
-    """Every plan of every case, for each architecture."""
+    """Every plan of every case, for each architecture, but for those of engines that run on request alone."""
+    engines = [engine for engine in ENGINES if not isinstance(engine, OptIn)]
     for case in cases:
         graph = case.graph()
         for arch in all_specs():
-            yield from ((found.plan, arch) for found in rank(graph, arch, HeurMode.A, ENGINES).candidates)
+            yield from ((found.plan, arch) for found in rank(graph, arch, HeurMode.A, engines).candidates)
 
 
 def chosen() -> Iterator[tuple[Plan, ArchSpec]]:

@@ -3,9 +3,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
-from lowdnn.cases.compare import EXACT, Tolerance, differences, expected_outputs, tolerance, tolerance_of
+from lowdnn.cases.compare import (
+    EXACT,
+    Tolerance,
+    differences,
+    expected_outputs,
+    largest_error,
+    sums_exactly,
+    tolerance,
+    tolerance_of,
+)
 from lowdnn.cases.oracle import trace
+from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tolerance import ToleranceClass
@@ -52,6 +63,18 @@ def test_shapes_and_storage_must_match() -> None:
     x = np.zeros(3, np.float32)
     assert "(3, 1)" in differences(x.reshape(3, 1), x, DataType.FLOAT, LOOSE)
     assert "float64" in differences(x.astype(np.float64), x, DataType.FLOAT, LOOSE)
+
+
+def test_the_largest_error_is_relative_to_the_results() -> None:
+    actual, expected = np.array([3.0, -4.5, np.inf], np.float32), np.array([3.0, -4.0, np.inf], np.float32)
+    assert largest_error(actual, expected, DataType.FLOAT) == pytest.approx(0.5 / np.sqrt(12.5))
+    assert largest_error(actual[:1], np.zeros(1, np.float32), DataType.FLOAT) == 3.0
+
+
+def test_sums_of_transformed_operands_are_not_exact() -> None:
+    graph = parse_case("conv n=1 c=8 hw=8x8 k=8 rs=3x3 dtype=fp32").graph()
+    names = ("conv_direct", "conv_winograd_2x2_fp32")
+    assert [sums_exactly(engine_named(name).plan(graph, SM_90A, {})) for name in names] == [True, False]
 
 
 def test_tolerances() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def test_every_engine_that_takes_a_case_is_checked(device: str, capsys: pytest.C
     assert {result["status"] for result in results} == {"ok"}
     assert all(result["device"] == device for result in results)
     assert {result["policy"] for result in results} == {"lockstep" if device == "emulated" else ""}
+
+
+def test_engines_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each engine's workspace, error and notes, which a line without --engine all does not have."""
+    case = "conv n=1 c=8 hw=8x8 k=8 rs=3x3 pad=1 dtype=fp32"
+    assert main(["run", case, "--device", "emulated", "--engine", "all"]) == 0
+    text = capsys.readouterr().out
+    facts = re.findall(r"workspace (\d+) bytes, greatest error (\S+) of the results' size, notes: (.*)", text)
+    by_notes = {notes: (int(size), float(error)) for size, error, notes in facts}
+    assert by_notes["TF32X3"][1] < 1e-6 < 1e-4 < by_notes["TENSOR_CORE, TF32_INPUTS"][1] < 1e-2
+    assert by_notes["WINOGRAD, WINOGRAD_TILE_6x6"][0] > 0
+    assert main(["run", case, "--device", "emulated", "--check"]) == 0
+    assert "greatest error" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("policy", ["lockstep", "warp-serial(3)", "cta-reverse", "fuzz(3),early,races"])

@@ -221,24 +221,25 @@ def _forward(view: ForwardView, results: int) -> _Problem:
 
 def _filter_gradient(
     operation: ConvolutionBackwardFilter, matched: Anchored[ConvolutionOperation], results: int
-) -> _Problem | str:
-    """Tiles of dy's pixels: the factors of dy and x are tiles by their channels, and the products sum over tiles."""
-    geometry = operation.convolution
-    if geometry.mode is ConvolutionMode.CONVOLUTION:
-        return f"{operation.label}.convolution.mode: expected CROSS_CORRELATION, got CONVOLUTION"
+) -> _Problem:
+    """Tiles of dy's pixels: the factors of dy and x are tiles by their channels, and the products sum over tiles.
+
+    The gradient of a flipped filter is that of a cross-correlation of both tensors walked backwards.
+    """
+    geometry, is_flipped = operation.convolution, operation.convolution.mode is ConvolutionMode.CONVOLUTION
     images, (rows, columns) = operation.dy.dims[0], (ceil_div(extent, results) for extent in operation.dy.dims[2:])
+    first, second = geometry.post_paddings if is_flipped else geometry.pre_paddings
     alpha = results + _TAPS - 1
 
     def transform(tensor: Tensor, matrix: Matrix, uid: int, origin: tuple[int, int]) -> Transform:
         grid = Grid(images, rows, columns, tensor.dims[1], not _has_channels_last(tensor))
-        return Transform(tensor, matrix, results, origin, False, Stored(uid, tensor.data_type, alpha, grid))
+        return Transform(tensor, matrix, results, origin, is_flipped, Stored(uid, tensor.data_type, alpha, grid))
 
     response = transform(operation.dy, Matrix.RESULTS, _FIRST, (0, 0))
-    image = transform(operation.x, Matrix.DATA, _SECOND, (-geometry.pre_paddings[0], -geometry.pre_paddings[1]))
+    image = transform(operation.x, Matrix.DATA, _SECOND, (-first, -second))
     filters, channels, *_ = matched.epilogue.dims
     products = Stored(_PRODUCTS, DataType.FLOAT, alpha, Grid(filters, 1, 1, channels, False))
-    output = Output(matched.epilogue, Matrix.TAPS, products)
-    return _Problem((response, image), output, sums_over_tiles=True)
+    return _Problem((response, image), Output(matched.epilogue, Matrix.TAPS, products), sums_over_tiles=True)
 
 
 def _has_channels_last(tensor: Tensor) -> bool:
