@@ -225,6 +225,13 @@ def _arch(text: str) -> str | None:
     return text.lower() if re.fullmatch(_ARCH, text.lower()) else None
 
 
+def _path(text: str) -> Path | None:
+    try:
+        return Path(text).absolute()
+    except OSError:  # a relative one where the current directory has gone
+        return None
+
+
 def _absolute_paths(text: str) -> tuple[Path, ...] | None:
     paths = tuple(map(Path, text.split(os.pathsep)))
     return paths if all(path.is_absolute() for path in paths) else None
@@ -234,7 +241,7 @@ _SWITCH = _Form("on or off", _boolean)
 _COMPILE_POLICY = _Form(f"one of {', '.join(CompilePolicy)}", _compile_policy)
 _ARCH_NAME = _Form("an architecture such as sm_90a", _arch)
 _POLICY_TEXT = _Form("a policy such as fuzz(7),early", lambda text: text if re.fullmatch(_POLICY, text) else None)
-_PATH = _Form("a path", lambda text: Path(text).absolute())
+_PATH = _Form("a path", _path)
 _ABSOLUTE_PATH = _Form("an absolute path", lambda text: Path(text) if Path(text).is_absolute() else None)
 _ABSOLUTE_PATHS = _Form(f"absolute paths with {os.pathsep} between", _absolute_paths)
 _BYTES = _Form("bytes, or with K, M or G such as 500M", bytes_from)

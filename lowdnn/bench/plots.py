@@ -16,6 +16,7 @@ from lowdnn.bench.report import summaries
 from lowdnn.bench.runs import BenchClock, CaseTimes, Run
 from lowdnn.bench.verdicts import Verdict, times_by_case
 from lowdnn.enums import DataType
+from lowdnn.one_line import one_line
 from lowdnn.status import SublibraryUnavailableError
 
 #: Colours of the largest classes: matplotlib's, without its grey.
@@ -151,11 +152,16 @@ def _mean_us(run: Run, cases: Iterable[str]) -> float:
 
 
 def _label(run: Run) -> str:
-    return f"{run.time[:10]} {run.commit[:8] or run.lowdnn}"
+    return _plain(f"{run.time[:10]} {run.commit[:8] or run.lowdnn}")
+
+
+def _plain(text: str) -> str:
+    """The text in the way that matplotlib shows it as it is: a pair of dollar signs would hold mathematics."""
+    return one_line(text).replace("$", r"\$")
 
 
 def _title(run: Run) -> str:
-    return f"{run.device} ({'times' if run.clock is BenchClock.EVENTS else 'counted instructions, no times'})"
+    return f"{_plain(run.device)} ({'times' if run.clock is BenchClock.EVENTS else 'counted instructions, no times'})"
 
 
 def _finish(axes: Any, title: str) -> None:

@@ -212,6 +212,11 @@ def _size_bytes(case: SuiteCase) -> int:
 
 
 _RUN_FIELDS: dict[str, type] = {item.name: str for item in fields(Run)} | {"times": list}
+_RULES: dict[type, tuple[tuple[type, ...], str]] = {
+    str: ((str,), "text"),
+    int: ((int,), "an integer from 0"),
+    float: ((int, float), "a number from 0"),
+}
 _TIMES_TYPES = {item.name: {"str": str, "int": int, "float": float}[str(item.type)] for item in fields(CaseTimes)}
 
 
@@ -229,9 +234,9 @@ def _case_times(item: Any, where: str) -> CaseTimes:
         raise BadParamError.at(where, expected=f"the fields {', '.join(_TIMES_TYPES)}", got=shown(item))
     for name, wanted in _TIMES_TYPES.items():
         value = item[name]
-        is_number = wanted is not str and isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-        if not (isinstance(value, str) if wanted is str else is_number):
-            raise BadParamError.at(f"{where}.{name}", expected=wanted.__name__, got=shown(value))
+        types, rule = _RULES[wanted]
+        if type(value) not in types or (wanted is not str and value < 0):
+            raise BadParamError.at(f"{where}.{name}", expected=rule, got=shown(value))
     if not item["error"] and not item["us"]:
         raise BadParamError.at(f"{where}.us", expected="more than 0 where there is no error", got=item["us"])
     return CaseTimes(**item)

@@ -21,7 +21,7 @@ from lowdnn.heuristics.kernel_sets import kernel_set
 from lowdnn.heuristics.ranking import rank
 from lowdnn.heuristics.tuning.record_books import Records, records_of
 from lowdnn.runtime.bundle import PTX, Bundle
-from lowdnn.runtime.bundle_file import check_place, load_bundle, write_bundle
+from lowdnn.runtime.bundle_file import check_bundle_place, load_bundle, write_bundle
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import KernelCompiler
 from lowdnn.runtime.imported import import_bundle
@@ -35,7 +35,7 @@ def export_bundle(arguments: argparse.Namespace, cache: DiskCache | None) -> int
 
     1 where there are more shapes than the kernels serve that the caller allows, otherwise 0.
     """
-    check_place(arguments.output)
+    check_bundle_place(arguments.output)
     texts = [*arguments.cases, *(f"@{path}" for path in arguments.log)]
     check_ranges("cache.export", arguments, {"jobs": (1, 256), "shapes": (1, 10**5), "max_kernels": (1, 10**6)})
     counters, sources = Counters(), SourceTree()

@@ -24,6 +24,8 @@ from lowdnn.cli.training.session import Session
 from lowdnn.cli.training.sgd import learning_rate
 from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
+from lowdnn.runtime.shared_files import check_place
+from lowdnn.status import BadParamError
 
 _BATCH = 64
 _STEPS_PER_LINE = 10
@@ -40,6 +42,12 @@ def demo(arguments: argparse.Namespace) -> int:
     Raises BadParamError for a number of steps or a seed that is out of range, and for a checkpoint of another training.
     """
     check_ranges("demo", arguments, {"steps": (1, _MAX_STEPS), "seed": (0, 2**63 - 1), "until": (1, arguments.steps)})
+    if arguments.checkpoint is not None:
+        try:
+            check_place(arguments.checkpoint)
+        except (OSError, ValueError) as error:  # ValueError: the name is no path
+            rule = "a file that may be written"
+            raise BadParamError.at("demo.checkpoint", expected=rule, got=error) from None
     return on_ranks(arguments, lambda handle, split: _Demo(arguments, handle, split).run())
 
 

@@ -55,13 +55,16 @@ def _build(found: KernelSet, handle: Handle, *, is_silent: bool) -> None:
 
 
 def _table(found: KernelSet) -> Iterable[str]:
-    shapes, taken = len(found.shapes), len(found.kernels)
-    last = found.steps[-1]
-    yield (
-        f"{shapes} shape{'' if shapes == 1 else 's'}: the best plans need {found.needed} kernels; "
-        f"{taken} make {shapes - found.waiting} of them {last.mean:.2f} times as slow as predicted for these, "
-        f"{last.worst:.2f} at worst"
-    )
+    shapes, served = len(found.shapes), len(found.shapes) - found.waiting
+    begin = f"{shapes} shape{'' if shapes == 1 else 's'}: the best plans need {found.needed} kernels; "
+    if found.steps:
+        last = found.steps[-1]
+        yield (
+            f"{begin}{last.count} make {served} of them {last.mean:.2f} times as slow as predicted for these, "
+            f"{last.worst:.2f} at worst"
+        )
+    else:
+        yield f"{begin}none is taken, and {served} of them run without"
     yield f"{'kernels':>7} {'mean':>6} {'worst':>6} {'waiting':>8}  added"
     for step in found.steps:
         names = ", ".join(kernel.name for kernel in step.added)

@@ -210,6 +210,7 @@ class _Growing:
         self._weights: NDArray[np.float64] = np.array([shape.shape.weight for shape in shapes], np.float64)
         self._chosen: Kernels = frozenset()
         self._current: NDArray[np.float64] = np.full(len(shapes), _WAIT)
+        self._current = self._with(frozenset())  # shapes without elements need no kernel
         self.steps: list[Step] = []
 
     def add_best(self, most_kernels: int | None) -> bool:
@@ -245,7 +246,7 @@ class _Growing:
         """The slowdowns of the set with these kernels."""
         both = self._chosen | kernels
         there = [column for column, wanted in enumerate(self._columns) if wanted <= both]
-        found: NDArray[np.float64] = np.minimum(self._current, self._slowdowns[:, there].min(axis=1))
+        found: NDArray[np.float64] = np.minimum(self._current, self._slowdowns[:, there].min(axis=1, initial=_WAIT))
         return found
 
     def _step(self, added: tuple[KernelRef, ...]) -> Step:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from lowdnn.documents import shown
 from lowdnn.runtime.bundle import Bundle, bundle_bytes, bundle_from
-from lowdnn.runtime.cache_directory import EntryFolder
-from lowdnn.runtime.cache_files import try_file, write
-from lowdnn.runtime.shared_files import folder_of
+from lowdnn.runtime.cache_files import write
+from lowdnn.runtime.shared_files import check_place, place_of
 from lowdnn.status import AttributeTypeError, BadParamError, SizeInsufficientError
 
 #: The most bytes of a bundle: it is read into memory.
@@ -49,29 +48,23 @@ def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> int:
     Only the user may write the file. Raises BadParamError where it cannot be written.
     """
     content = bundle_bytes(bundle)
-    with _place(path) as folder:
+    with _named(path), place_of(Path(path)) as folder:
         write(folder, Path(path).name, content, mode=0o644)
     return len(content)
 
 
-def check_place(path: str | os.PathLike[str]) -> None:
+def check_bundle_place(path: str | os.PathLike[str]) -> None:
     """Raises BadParamError where ``write_bundle`` would; leaves nothing behind."""
-    with _place(path) as folder:
-        try_file(folder)
+    with _named(path):
+        check_place(Path(path))
 
 
 @contextmanager
-def _place(path: str | os.PathLike[str]) -> Iterator[EntryFolder]:
-    """The folder of a file to write. Raises BadParamError where the block raises OSError, and for what is no regular
-    file: root could put a bundle in the place of a device."""
+def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises BadParamError, which names the bundle, where the block raises OSError, or ValueError for no path."""
     try:
-        with folder_of(Path(path), makes=False) as folder:
-            with suppress(FileNotFoundError):
-                mode = os.stat(Path(path).name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
-                if not stat.S_ISREG(mode):
-                    raise OSError(f"no regular file: {stat.filemode(mode)}")
-            yield folder
-    except (OSError, ValueError) as error:  # ValueError: the name is no path of a file
+        yield
+    except (OSError, ValueError) as error:
         where = f"bundle {shown(os.fspath(path))}"
         raise BadParamError.at(where, expected="a file that can be written", got=error) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,26 @@ def check_changeable(path: Path) -> None:
         _text(folder, path)
         with locked(folder, path.name):
             try_file(folder)
+
+
+@contextmanager
+def place_of(path: Path) -> Iterator[EntryFolder]:
+    """The folder of a file to write anew, all at once.
+
+    Raises OSError for what is no regular file: root could put one in the place of a device.
+    """
+    with folder_of(path, makes=False) as folder:
+        with suppress(FileNotFoundError):
+            mode = os.stat(path.name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(f"{path} is no regular file: {stat.filemode(mode)}")
+        yield folder
+
+
+def check_place(path: Path) -> None:
+    """Raises OSError where no file can be written in the place of ``path``; leaves nothing behind."""
+    with place_of(path) as folder:
+        try_file(folder)
 
 
 @contextmanager

@@ -62,6 +62,14 @@ def test_a_trend_has_what_all_runs_on_the_device_have() -> None:
     assert list(lines[0].get_ydata()) == pytest.approx([1.0, 2.0])
 
 
+def test_names_of_a_run_are_drawn_as_they_are(tmp_path: Path) -> None:
+    odd = replace(WHOLE, commit="$\\frac$", device="a $\\bad{$ \0\n<device>")
+    for number, figure in enumerate((plots.roofline(odd, H200), plots.trend([odd, odd]))):
+        plots.write(figure, tmp_path / f"{number}.svg")
+        text = "".join(ElementTree.parse(tmp_path / f"{number}.svg").getroot().itertext())
+        assert r"a $\bad{$ \x00\n<device>" in text
+
+
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         plots.write(plots.roofline(WHOLE, H200), tmp_path / "new" / f"{name}.svg")

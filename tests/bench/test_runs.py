@@ -105,6 +105,8 @@ def test_runs_are_added_to_a_file(tmp_path: Path) -> None:
         ({"times": [{**vars(TIMES), "us": "10"}]}, BadParamError),
         ({"times": [{**vars(TIMES), "us": -1}]}, BadParamError),
         ({"times": [{**vars(TIMES), "us": True}]}, BadParamError),
+        ({"times": [{**vars(TIMES), "us": 0.0}]}, BadParamError),
+        ({"times": [{**vars(TIMES), "count": 1.5}]}, BadParamError),
         ({"more": 1}, BadParamError),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -120,6 +121,15 @@ def test_demo_refuses_numbers_out_of_range(
 ) -> None:
     assert main(["demo", "--device", "emulated", f"--{argument}", str(value)]) == 2
     assert f"demo.{argument}: expected {rule}, got {value}\n" in capsys.readouterr().err
+
+
+def test_demo_looks_at_the_place_of_its_checkpoint_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path, tmp_path / "missing" / "file", "\0", ""):
+        assert main(["demo", "--device", "emulated", "--checkpoint", str(place)]) == 2
+        output = capsys.readouterr()
+        assert "demo.checkpoint: expected a file that may be written" in output.err
+        assert output.out == ""
 
 
 @pytest.mark.gpu

@@ -66,6 +66,28 @@ def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFix
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("case", "most", "status", "told"),
+    [
+        (
+            "matmul m=0 n=4 k=4",
+            "1",
+            0,
+            "need 0 kernels; none is taken, and 1 of them run without",
+        ),
+        ("conv n=1 c=3 hw=5x5 k=2 rs=3x3 dir=wgrad", "1", 0, "1 shape: the best plans need 1 kernels"),
+        ("rnn cell=lstm t=2 b=2 i=8 h=8", "1", 1, "none is taken, and 0 of them run without"),
+    ],
+)
+def test_sets_without_a_kernel(
+    case: str, most: str, status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kernels", case, "--max-kernels", most, "--build", *EMULATED]) == status
+    assert told in capsys.readouterr().out
+    assert main(["kernels", case, "--max-kernels", most, "--json", *EMULATED]) == status
+    assert json.loads(capsys.readouterr().out)["shapes"][0]["case"].startswith(case.split()[0])
+
+
 SMALL = "softmax dims=4x64 dtype=fp32"
 
 
