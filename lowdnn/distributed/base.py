@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
+from lowdnn import checks
 from lowdnn.distributed.communicator import ReduceOp
 from lowdnn.distributed.errors import CommunicationTimeoutError, PeerFailedError
 from lowdnn.distributed.operands import Checks, Operand
+from lowdnn.distributed.store import seconds
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import BadParamError, InvalidValueError, NotInitializedError
+from lowdnn.status import BadParamError, NotInitializedError
 
 #: Seconds between looks at what is awaited: the first, and the most; each look doubles it.
 _FIRST_LOOK_S = 20e-6
@@ -25,12 +27,10 @@ class BaseCommunicator(ProcessBound, ABC):
     """A Communicator whose subclass only moves data: the underscored methods get arguments that are checked."""
 
     def __init__(self, rank: int, size: int, context: Context, timeout_s: float) -> None:
-        if not timeout_s > 0:
-            raise InvalidValueError.at("Communicator.timeout_s", expected="more than 0 seconds", got=timeout_s)
-        self.rank = rank
-        self.size = size
-        self.context = context
-        self.timeout_s = timeout_s
+        self.size = checks.integer(size, "Communicator.size", 1)
+        self.rank = checks.integer(rank, "Communicator.rank", 0, size - 1)
+        self.context = checks.instance(context, Context, "Communicator.context")
+        self.timeout_s = seconds(timeout_s, "Communicator.timeout_s")
         self._checks = Checks(rank, size, context)
         self._is_open = True
         self._is_grouped = False

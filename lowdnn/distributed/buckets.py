@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
+from lowdnn import checks
 from lowdnn.backend import Handle
 from lowdnn.distributed.rank_sum import RankSum
 from lowdnn.distributed.split import Split
@@ -18,7 +19,7 @@ from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.event import Event
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import BadParamError, InvalidValueError, ShapeMismatchError
+from lowdnn.status import BadParamError, ShapeMismatchError
 
 #: Bytes of a bucket by default: large enough for the links' full rate, small enough to begin early.
 BUCKET_BYTES = 25 << 20
@@ -29,11 +30,10 @@ def plan_buckets(sizes_bytes: Sequence[int], bucket_bytes: int = BUCKET_BYTES) -
     """Which gradients, by their places in the order of use, share a bucket: ranges from the last gradient to the first.
 
     A bucket is closed by the gradient with which it has ``bucket_bytes``; the last one may have less.
-    Raises InvalidValueError for sizes that are not positive.
+    Raises AttributeTypeError and OutOfBoundError for sizes that are not positive.
     """
-    for field, size in (("bucket_bytes", bucket_bytes), *(("sizes_bytes", size) for size in sizes_bytes)):
-        if size < 1:
-            raise InvalidValueError.at(f"plan_buckets.{field}", expected="1 or more", got=size)
+    checks.integer(bucket_bytes, "plan_buckets.bucket_bytes", 1)
+    checks.integers(sizes_bytes, "plan_buckets.sizes_bytes", 1)
     found: list[range] = []
     end, filled = len(sizes_bytes), 0
     for place in reversed(range(len(sizes_bytes))):

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from lowdnn import checks
 from lowdnn.distributed.errors import CommunicationError, CommunicationTimeoutError
-from lowdnn.distributed.store import check_entry
+from lowdnn.distributed.store import check_entry, seconds
 
 #: Seconds between looks at a file that is awaited.
 _LOOK_S = 0.01
@@ -35,8 +36,9 @@ class FileStore:
     """
 
     def __init__(self, directory: Path, rank: int, world_size: int, timeout_s: float = 60.0) -> None:
-        self._rank = rank
-        self._directory = directory
+        self._rank = checks.integer(rank, "FileStore.rank", 0, world_size - 1)
+        self._directory = checks.instance(directory, Path, "FileStore.directory")
+        timeout_s = seconds(timeout_s, "FileStore.timeout_s")
         try:
             directory.mkdir(parents=True, exist_ok=True)
             agree = _welcomed_all if rank == 0 else _welcomed
@@ -59,6 +61,7 @@ class FileStore:
 
     def get(self, key: str, timeout_s: float) -> bytes:
         check_entry(key)
+        timeout_s = seconds(timeout_s, "Store.timeout_s")
         found = _awaited(lambda: _content(self._path(key)), time.monotonic() + timeout_s)
         if found is None:
             raise CommunicationTimeoutError.at(

@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from lowdnn import checks
 from lowdnn.config import with_variables
-from lowdnn.distributed.place import Place
+from lowdnn.distributed.place import MAX_PORT, MAX_RANKS, Place
 from lowdnn.distributed.tcp_store import TcpStoreServer
 
 #: Seconds between looks at the processes.
@@ -32,7 +33,12 @@ def launch(
     Each finds its place in torchrun's variables. Node 0 keeps the store at ``address``: ``port``, a free one if 0,
     which only a single node can do without. Returns 0, or the exit code of the first process that failed; the others
     are then ended. ``environment``: variables beside those of this process.
+    Raises BadParamError for numbers out of range, CommunicationError where the store cannot listen.
     """
+    checks.integer(ranks, "launch.ranks", 1, MAX_RANKS)
+    checks.integer(nodes, "launch.nodes", 1, MAX_RANKS)
+    checks.integer(node, "launch.node", 0, nodes - 1)
+    checks.integer(port, "launch.port", 0 if nodes == 1 else 1, MAX_PORT)
     with ExitStack() as owned:
         if node == 0:
             server = owned.enter_context(TcpStoreServer(address, port, ranks * nodes))

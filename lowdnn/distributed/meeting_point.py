@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn import checks
 from lowdnn.distributed.errors import CommunicationTimeoutError, PeerFailedError
+from lowdnn.distributed.store import seconds
 from lowdnn.status import LowdnnError
 
 Bytes = NDArray[np.uint8]
@@ -41,8 +43,8 @@ class MeetingPoint:
     """
 
     def __init__(self, size: int, timeout_s: float) -> None:
-        self.size = size
-        self.timeout_s = timeout_s
+        self.size = checks.integer(size, "MeetingPoint.size", 1)
+        self.timeout_s = seconds(timeout_s, "MeetingPoint.timeout_s")
         self.failure = ""
         self._changed = threading.Condition()
         self._next = [0] * size

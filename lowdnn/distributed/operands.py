@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from lowdnn import dtypes
+from lowdnn import checks, dtypes
 from lowdnn.distributed.communicator import ReduceOp
 from lowdnn.dtypes import Kind
 from lowdnn.enums import DataType
@@ -87,12 +87,12 @@ class Checks:
         return given, made
 
     def broadcast(self, buffer: object, root: int, stream: Stream) -> Operand:
-        self._check_rank("broadcast.root", root)
+        checks.integer(root, "broadcast.root", 0, self.size - 1)
         return self._moved("broadcast.buffer", buffer, stream)
 
     def moved(self, call: str, field: str, buffer: object, peer: int, stream: Stream) -> Operand:
         """The buffer of a send or a recv."""
-        self._check_rank(f"{call}.peer", peer)
+        checks.integer(peer, f"{call}.peer", 0, self.size - 1)
         if peer == self.rank:
             raise InvalidValueError.at(
                 f"{call}.peer", expected="another rank", got=peer, hint="copy the buffer instead"
@@ -131,12 +131,6 @@ class Checks:
                 where, expected="elements without gaps or overlap", got=f"dims {found.shape}, strides {found.strides}"
             )
         return Operand(found.address, found.data_type, prod(found.shape), found)
-
-    def _check_rank(self, where: str, rank: object) -> None:
-        if type(rank) is not int:
-            raise AttributeTypeError.at(where, expected="an integer", got=repr(rank))
-        if not 0 <= rank < self.size:
-            raise InvalidValueError.at(where, expected=f"0 to {self.size - 1}", got=rank)
 
 
 def _is_dense(dims: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:

@@ -20,12 +20,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lowdnn import checks
 from lowdnn.config import variables
-from lowdnn.status import AttributeTypeError, BadParamError, InvalidValueError
+from lowdnn.status import BadParamError, InvalidValueError, OutOfBoundError
 
 #: The most ranks that a place may be one of: far beyond any machine, so that a slip of the pen is found.
 MAX_RANKS = 1 << 20
-_MAX_PORT = 65535
+#: The largest port of TCP.
+MAX_PORT = 65535
 #: SLURM jobs without MASTER_PORT take one of these ports, by the job's number.
 _SLURM_PORTS = range(20000, 30000)
 
@@ -60,7 +62,7 @@ class Place:
     ``address``, ``port``: where the TCP store listens; "" and 0 where nothing says so. Rank 0 keeps it, unless
     ``is_hosted``: then the launcher does.
     ``launcher`` names who said all of this, for messages.
-    Raises AttributeTypeError and InvalidValueError for numbers that are none or out of range.
+    Raises AttributeTypeError and OutOfBoundError for numbers that are none or out of range.
     """
 
     rank: int
@@ -72,10 +74,11 @@ class Place:
     launcher: str = "by hand"
 
     def __post_init__(self) -> None:
-        _check("world_size", self.world_size, 1, MAX_RANKS)
-        _check("rank", self.rank, 0, self.world_size - 1)
-        _check("local_rank", self.local_rank, 0, self.world_size - 1)
-        _check("port", self.port, 0, _MAX_PORT)
+        checks.integer(self.world_size, "Place.world_size", 1, MAX_RANKS)
+        checks.integer(self.rank, "Place.rank", 0, self.world_size - 1)
+        checks.integer(self.local_rank, "Place.local_rank", 0, self.world_size - 1)
+        checks.integer(self.port, "Place.port", 0, MAX_PORT)
+        checks.instance(self.address, str, "Place.address")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Place | None:
@@ -101,10 +104,10 @@ class Place:
     def ordinal(self, gpus: int) -> int:
         """The GPU of this rank among ``gpus`` that its process sees: one of its own, where the launcher shows no other.
 
-        Raises InvalidValueError where there are several, and fewer than ranks on the node.
+        Raises OutOfBoundError where there are several, and fewer than ranks on the node.
         """
         if gpus != 1 and self.local_rank >= gpus:
-            raise InvalidValueError.at("Place.local_rank", expected=f"below the {gpus} GPUs here", got=self.local_rank)
+            raise OutOfBoundError.at("Place.local_rank", expected=f"below the {gpus} GPUs here", got=self.local_rank)
         return 0 if gpus == 1 else self.local_rank
 
     def environment(self) -> dict[str, str]:
@@ -147,10 +150,3 @@ def _number(found: Mapping[str, str], name: str, launcher: _Launcher) -> int:
     if not re.fullmatch(r"\d{1,9}", text):
         raise InvalidValueError.at(f"environment.{name}", expected="a number of up to 9 digits", got=repr(text))
     return int(text)
-
-
-def _check(field: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int:
-        raise AttributeTypeError.at(f"Place.{field}", expected="an integer", got=repr(value))
-    if not least <= value <= most:
-        raise InvalidValueError.at(f"Place.{field}", expected=f"{least} to {most}", got=value)

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lowdnn import checks
 from lowdnn.distributed.communicator import Communicator
-from lowdnn.status import AttributeTypeError, InvalidValueError
+from lowdnn.status import InvalidValueError
 
 
 @dataclass(frozen=True)
 class Split:
     """communicator: the ranks' own; None for one rank alone.  shards: parts of a batch in the deterministic mode.
 
-    Raises AttributeTypeError and InvalidValueError for shards that the ranks cannot share equally.
+    Raises BadParamError for shards that the ranks cannot share equally.
     """
 
     communicator: Communicator | None = None
@@ -27,9 +28,7 @@ class Split:
     def __post_init__(self) -> None:
         if self.shards is None:
             return
-        if type(self.shards) is not int:
-            raise AttributeTypeError.at("Split.shards", expected="an integer or None", got=repr(self.shards))
-        if self.shards < 1 or self.shards % self.size:
+        if checks.integer(self.shards, "Split.shards", 1) % self.size:
             raise InvalidValueError.at("Split.shards", expected=f"a multiple of {self.size} ranks", got=self.shards)
 
     @property
@@ -57,7 +56,7 @@ class Split:
         return range(self.rank * count, (self.rank + 1) * count)
 
     def part_of(self, batch: int) -> int:
-        """The samples of each part. Raises InvalidValueError for a batch that does not fall into equal parts."""
-        if batch < 1 or batch % self.parts:
+        """The samples of each part. Raises BadParamError for a batch that does not fall into equal parts."""
+        if checks.integer(batch, "Split.batch", 1) % self.parts:
             raise InvalidValueError.at("Split.batch", expected=f"a multiple of {self.parts} parts", got=batch)
         return batch // self.parts

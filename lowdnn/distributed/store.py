@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from lowdnn.status import AttributeTypeError, InvalidValueError
+from lowdnn import checks
+from lowdnn.status import AttributeTypeError, InvalidValueError, OutOfBoundError
 
 #: Keys are names with slashes between them.
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,7}")
 #: The most bytes of a value: identifiers and lists of ranks are far smaller.
 MAX_VALUE_BYTES = 1 << 20
+#: The longest time to wait, some months, which every clock and socket takes.
+_MAX_WAIT_S = 10_000_000
 
 
 class Store(Protocol):
@@ -34,6 +37,16 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Leaves the store; closing twice does nothing."""
+
+
+def seconds(value: object, where: str) -> float:
+    """A time to wait, which may be 0. Raises AttributeTypeError and OutOfBoundError."""
+    found = None if isinstance(value, bool) else checks.real(value)
+    if found is None:
+        raise AttributeTypeError.at(where, expected="seconds", got=checks.shown(value))
+    if not 0 <= found <= _MAX_WAIT_S:
+        raise OutOfBoundError.at(where, expected=f"0 to {_MAX_WAIT_S} seconds", got=found)
+    return found
 
 
 def check_entry(key: object, value: object = b"") -> None:

@@ -16,8 +16,10 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from lowdnn import checks
 from lowdnn.distributed.errors import CommunicationError, CommunicationTimeoutError
-from lowdnn.distributed.store import MAX_VALUE_BYTES, check_entry
+from lowdnn.distributed.place import MAX_PORT, MAX_RANKS
+from lowdnn.distributed.store import MAX_VALUE_BYTES, check_entry, seconds
 
 #: Opens every client's introduction.
 _GREETING = "lowdnn-store-1"
@@ -38,14 +40,15 @@ class TcpStoreServer:
     """
 
     def __init__(self, address: str, port: int, world_size: int) -> None:
-        self._world_size = world_size
+        self._world_size = checks.integer(world_size, "TcpStoreServer.world_size", 1, MAX_RANKS)
+        checks.integer(port, "TcpStoreServer.port", 0, MAX_PORT)
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._ranks: dict[int, socket.socket] = {}
         self._is_open = True
         try:
             self._listener = socket.create_server((address, port))
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise CommunicationError.at(
                 "TcpStoreServer.address",
                 expected="an address of this machine and a free port",
@@ -139,7 +142,9 @@ class TcpStore:
     """
 
     def __init__(self, address: str, port: int, rank: int, world_size: int, timeout_s: float = 60.0) -> None:
-        self._where = f"{address}:{port}"
+        self._where = f"{address}:{checks.integer(port, 'TcpStore.port', 1, MAX_PORT)}"
+        checks.integer(rank, "TcpStore.rank", 0, world_size - 1)
+        timeout_s = seconds(timeout_s, "TcpStore.timeout_s")
         self._lock = threading.Lock()
         self._socket = self._reached(address, port, timeout_s)
         answer = self._asked({"greeting": _GREETING, "rank": rank, "world_size": world_size}, timeout_s)
@@ -158,6 +163,7 @@ class TcpStore:
 
     def get(self, key: str, timeout_s: float) -> bytes:
         check_entry(key)
+        timeout_s = seconds(timeout_s, "Store.timeout_s")
         value = self._asked({"call": "get", "key": key, "timeout_s": timeout_s}, timeout_s)["value"]
         if value is None:
             raise CommunicationTimeoutError.at(

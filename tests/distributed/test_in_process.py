@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.distributed.communicator import ReduceOp
 from lowdnn.distributed.errors import CommunicationError, CommunicationTimeoutError, PeerFailedError
+from lowdnn.distributed.in_process import InProcessCommunicator
+from lowdnn.distributed.meeting_point import MeetingPoint
+from lowdnn.driver import open_driver
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.context import Context
 from lowdnn.status import (
     AttributeTypeError,
     BadParamError,
@@ -22,6 +26,7 @@ from lowdnn.status import (
     InvalidValueError,
     LowdnnError,
     NotInitializedError,
+    OutOfBoundError,
     ShapeMismatchError,
     StreamMismatchError,
     UnsupportedDataTypeError,
@@ -163,9 +168,9 @@ def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
             (AttributeTypeError, "send.source", "send", (4096,), {"peer": 1 - communicator.rank}),
             (AttributeTypeError, "broadcast.root", "broadcast", (four,), {"root": 0.0}),
             (AttributeTypeError, "barrier.stream", "barrier", (), {"stream": 0}),
-            (InvalidValueError, "broadcast.root", "broadcast", (four,), {"root": 2}),
+            (OutOfBoundError, "broadcast.root", "broadcast", (four,), {"root": 2}),
             (InvalidValueError, "send.peer", "send", (four,), {"peer": communicator.rank}),
-            (InvalidValueError, "recv.peer", "recv", (four,), {"peer": -1}),
+            (OutOfBoundError, "recv.peer", "recv", (four,), {"peer": -1}),
         ]
         for error, where, call, arguments, options in wrong:
             with raises(error, where):
@@ -192,6 +197,23 @@ def test_an_average_of_integers_and_another_devices_memory_are_refused() -> None
         met.wait()
 
     on_ranks(2, work)
+
+
+def test_points_and_communicators_are_checked() -> None:
+    for arguments, error, where in (
+        ((0, 1.0), OutOfBoundError, "MeetingPoint.size"),
+        ((True, 1.0), AttributeTypeError, "MeetingPoint.size"),
+        ((1, -1), OutOfBoundError, "MeetingPoint.timeout_s"),
+        ((1, float("nan")), OutOfBoundError, "MeetingPoint.timeout_s"),
+        ((1, "1"), AttributeTypeError, "MeetingPoint.timeout_s"),
+    ):
+        with raises(error, where):
+            MeetingPoint(*arguments)
+    with Context(open_driver("emulated")) as context:
+        with raises(OutOfBoundError, "Communicator.rank"):
+            InProcessCommunicator(MeetingPoint(2, 1), 2, context)
+        with raises(AttributeTypeError, "Communicator.context"):
+            InProcessCommunicator(MeetingPoint(2, 1), 0, context.driver)  # type: ignore[arg-type]
 
 
 def test_captures_and_nested_groups_are_refused() -> None:
@@ -268,7 +290,7 @@ def test_messages_of_another_size_and_groups_that_break_off_end_the_communicator
     def breaks_off(rank: Rank) -> None:
         buffer = rank.device(np.ones(4, np.float32))
         if rank.communicator.rank:
-            with raises(InvalidValueError, "send.peer"), rank.communicator.group():
+            with raises(OutOfBoundError, "send.peer"), rank.communicator.group():
                 rank.communicator.send(buffer, peer=7, stream=rank.stream)
         else:
             with pytest.raises(PeerFailedError, match="rank 1 aborted: a call of a group failed"):

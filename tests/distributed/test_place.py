@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.distributed.place import Place, first_host
-from lowdnn.status import AttributeTypeError, BadParamError, InvalidValueError
+from lowdnn.status import AttributeTypeError, BadParamError, InvalidValueError, OutOfBoundError
 from tests.support.errors import raises
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
@@ -61,9 +61,9 @@ def test_a_rank_has_a_gpu_of_its_own() -> None:
     """By its number on the node; some launchers show each process one GPU alone."""
     place = Place(5, 8, 1)
     assert (place.ordinal(4), place.ordinal(1)) == (1, 0)
-    with raises(InvalidValueError, "Place.local_rank", expected="below the 2 GPUs", got="2"):
+    with raises(OutOfBoundError, "Place.local_rank", expected="below the 2 GPUs", got="2"):
         Place(6, 8, 2).ordinal(2)
-    with raises(InvalidValueError, "Place.local_rank"):
+    with raises(OutOfBoundError, "Place.local_rank"):
         place.ordinal(0)
 
 
@@ -82,14 +82,14 @@ def test_a_place_survives_the_way_through_the_environment() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "where"),
     [
-        ({"RANK": "8"}, InvalidValueError, "Place.rank"),
+        ({"RANK": "8"}, OutOfBoundError, "Place.rank"),
         ({"RANK": "one"}, InvalidValueError, "environment.RANK"),
         ({"RANK": "-1"}, InvalidValueError, "environment.RANK"),
         ({"WORLD_SIZE": ""}, BadParamError, "environment.WORLD_SIZE"),
-        ({"WORLD_SIZE": "0"}, InvalidValueError, "Place.world_size"),
+        ({"WORLD_SIZE": "0"}, OutOfBoundError, "Place.world_size"),
         ({"WORLD_SIZE": "9" * 30}, InvalidValueError, "environment.WORLD_SIZE"),
         ({"LOCAL_RANK": ""}, BadParamError, "environment.LOCAL_RANK"),
-        ({"MASTER_PORT": "65536"}, InvalidValueError, "Place.port"),
+        ({"MASTER_PORT": "65536"}, OutOfBoundError, "Place.port"),
         ({"MASTER_PORT": "http"}, InvalidValueError, "environment.MASTER_PORT"),
     ],
 )
@@ -100,10 +100,10 @@ def test_variables_that_are_wrong_are_named(changes: dict[str, str], error: type
 
 def test_places_by_hand_are_checked() -> None:
     for arguments, error, where in (
-        ((2, 2, 0), InvalidValueError, "Place.rank"),
+        ((2, 2, 0), OutOfBoundError, "Place.rank"),
         ((True, 2, 0), AttributeTypeError, "Place.rank"),
-        ((0, 2, 2), InvalidValueError, "Place.local_rank"),
-        ((0, 1 << 40, 0), InvalidValueError, "Place.world_size"),
+        ((0, 2, 2), OutOfBoundError, "Place.local_rank"),
+        ((0, 1 << 40, 0), OutOfBoundError, "Place.world_size"),
     ):
         with raises(error, where):
             Place(*arguments)

@@ -14,6 +14,8 @@ from lowdnn.config import with_variables
 from lowdnn.distributed.launching import launch
 from lowdnn.distributed.place import Place
 from lowdnn.distributed.tcp_store import TcpStoreServer
+from lowdnn.status import OutOfBoundError
+from tests.support.errors import raises
 
 #: The program of each rank: it meets the others, and all learn what each has written.
 MEETS = """
@@ -83,6 +85,16 @@ def test_two_launchers_stand_for_two_nodes(tmp_path: Path) -> None:
     processes, made = ({json.dumps(found[rank][part]) for rank in range(4)} for part in (1, 2))
     assert len(processes) == len(made) == 1
     assert len(set(json.loads(processes.pop()))) == 4
+
+
+def test_launches_are_checked() -> None:
+    for options, where in (
+        ({"ranks": 0}, "launch.ranks"),
+        ({"ranks": 1, "nodes": 2, "node": 2, "port": 5}, "launch.node"),
+        ({"ranks": 1, "nodes": 2}, "launch.port"),
+    ):
+        with raises(OutOfBoundError, where):
+            launch([sys.executable, "-c", ""], **options)
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:

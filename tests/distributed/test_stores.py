@@ -20,7 +20,7 @@ from lowdnn.distributed.place import Place
 from lowdnn.distributed.rendezvous import Meeting, Members, everyone, identifier, survivors
 from lowdnn.distributed.store import MAX_VALUE_BYTES, Store
 from lowdnn.distributed.tcp_store import TcpStore, TcpStoreServer
-from lowdnn.status import AttributeTypeError, BadParamError, InvalidValueError
+from lowdnn.status import AttributeTypeError, BadParamError, InvalidValueError, OutOfBoundError
 from tests.support.errors import raises
 
 SIZE = 3
@@ -73,6 +73,9 @@ def test_keys_and_values_are_checked(stores: list[Store]) -> None:
             stores[0].set_once(key, b"")
         with raises(InvalidValueError, "Store.key"):
             stores[0].get(key, 0)
+    for timeout_s in (-1, float("inf"), float("nan")):
+        with raises(OutOfBoundError, "Store.timeout_s"):
+            stores[0].get("a", timeout_s)
     with raises(InvalidValueError, "Store.value"):
         stores[0].set_once("a", bytes(MAX_VALUE_BYTES + 1))
     with raises(AttributeTypeError, "Store.set_once"):
@@ -187,6 +190,17 @@ def test_strangers_do_not_disturb_the_store() -> None:
         store = TcpStore("127.0.0.1", server.port, 0, 1, 5)
         assert store.set_once("a", b"1") == b"1"
         store.close()
+
+
+def test_stores_are_checked(tmp_path: Path) -> None:
+    with raises(OutOfBoundError, "TcpStoreServer.port"):
+        TcpStoreServer("127.0.0.1", 65536, 1)
+    with raises(OutOfBoundError, "TcpStore.rank"):
+        TcpStore("127.0.0.1", 1, 2, 2)
+    with raises(OutOfBoundError, "FileStore.rank"):
+        FileStore(tmp_path, 1, 1)
+    with raises(AttributeTypeError, "FileStore.directory"):
+        FileStore("text", 0, 1)  # type: ignore[arg-type]
 
 
 def test_a_meeting_needs_a_place_to_meet(tmp_path: Path) -> None:
