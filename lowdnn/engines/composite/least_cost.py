@@ -5,7 +5,8 @@ from __future__ import annotations
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.floor import fastest_s
 from lowdnn.engines.launch import bytes_touched
-from lowdnn.engines.model.clock import ALL_EXPOSED, launch_s, overlap
+from lowdnn.engines.model.clock import launch_s, overlap
+from lowdnn.engines.model.plan_time import EXPOSED
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
@@ -35,12 +36,13 @@ class LeastCost:
         self._skips_products = False
 
     @property
-    def seconds(self) -> float:
+    def us(self) -> float:
+        """Microseconds: no plan has fewer by ``plan_us``, where any launch may begin while the one before ends."""
         if not self._written:
             return 0.0
         products_s = 0.0 if self._skips_products else self._products_s
         copy_s = self._bytes / self._arch.copy_bytes_per_s
-        return launch_s(self._arch, overlap(products_s, copy_s, ALL_EXPOSED))
+        return 1e6 * launch_s(self._arch, overlap(products_s, copy_s, EXPOSED), is_dependent=True)
 
     def add(self, operation: Operation) -> None:
         """Appends ``operation`` to the interval."""

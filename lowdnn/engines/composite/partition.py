@@ -2,9 +2,8 @@
 
 An interval of a topological order is convex, so its parts can run one after the other. Two orders are tried, the
 graph's own and a depth-first one that keeps producers beside their consumers; among all cuts of both, the ones win
-whose parts keep the inputs' precision wherever that can be, of these the one with the least estimated time, and the
-first one found where they tie. Time is the sum over launches of the launch overhead, bytes / bandwidth and arithmetic /
-rate: between cuts with the same launches and arithmetic, the fewest bytes moved win.
+whose parts keep the inputs' precision wherever that can be, of these the one with the least time by ``plan_us``, then
+the one that moves the fewest bytes, and the first one found where they tie.
 
 An interval grows only while it is within the limits of some engine (``growth``). It is passed over where even a
 launch that moves its tensors once would cost more than what is found. Intervals of one form are planned once
@@ -23,7 +22,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.growth import Growth, rules_of
 from lowdnn.engines.composite.least_cost import LeastCost
 from lowdnn.engines.composite.orders import SHORT, Places, orders_of
-from lowdnn.engines.composite.parts import Part, PartPlanner, lowers_precision
+from lowdnn.engines.composite.parts import NOTHING, PICOSECONDS_PER_US, Cost, Part, PartPlanner
 from lowdnn.engines.engine_set import anchored, reasons
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, outputs_of
@@ -83,16 +82,12 @@ def _first_untaken(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine,
     return next((operation for operation in graph.operations if not search.takes(operation)), None)
 
 
-#: The number of parts that lower the inputs' precision, and seconds.
-_Cost = tuple[int, float]
-
-
 @dataclass(frozen=True)
 class _Cut:
     """The cheapest cut of the operations before a position: its last part, and the cheapest cut before that part; both
     are None at position 0."""
 
-    cost: _Cost = (0, 0.0)
+    cost: Cost = NOTHING
     before: _Cut | None = None
     part: Part | None = None
 
@@ -108,14 +103,14 @@ class _Cut:
 
 
 class _Interval(NamedTuple):
-    """An interval of operations up to ``end``, the engines that may take it, and a lower bound of its seconds.
+    """An interval of operations up to ``end``, the engines that may take it, and a lower bound of its picoseconds.
 
     is_makeshift: whether it begins or ends inside a long run, so that a longer interval may be better.
     """
 
     end: int
     engines: tuple[Engine, ...]
-    least_s: float
+    least_ps: int
     is_makeshift: bool
 
 
@@ -143,7 +138,7 @@ class _Search:
                 part = self._planner.part(order[start : interval.end], interval.engines)
                 if part is None:
                     continue
-                total = (cut.cost[0] + lowers_precision(part.plan), cut.cost[1] + part.seconds)
+                total = cut.cost.plus(part.cost)
                 if known is None or total < known.cost:
                     best[interval.end] = _Cut(total, cut, part)
         return best.get(len(order))
@@ -168,7 +163,7 @@ class _Search:
             if engines and (is_short or end in places):
                 is_usual = is_short or is_bounded or start in places.begins
                 is_makeshift = not (is_usual and start in places and end in places)
-                yield _Interval(end, engines, least.seconds, is_makeshift)
+                yield _Interval(end, engines, int(least.us * PICOSECONDS_PER_US), is_makeshift)
 
     def takes(self, operation: Operation) -> bool:
         """Whether an engine takes ``operation`` by itself."""
@@ -177,11 +172,8 @@ class _Search:
         return self._planner.takes((operation,), growth.engines)
 
 
-def _is_hopeless(interval: _Interval, cost: _Cost, known: _Cost) -> bool:
-    """Whether a part after a cut of this cost cannot improve on the best known cut.
-
-    Seconds count as slightly less, so that rounding errors of sums in another order decide nothing.
-    """
-    if interval.is_makeshift and cost[0] >= known[0]:
+def _is_hopeless(interval: _Interval, cost: Cost, known: Cost) -> bool:
+    """Whether a part after a cut of this cost cannot improve on the best known cut."""
+    if interval.is_makeshift and cost.lowering >= known.lowering:
         return True
-    return (cost[0], (cost[1] + interval.least_s) * (1 - 1e-9)) >= known
+    return cost.plus(Cost(time_ps=interval.least_ps)) >= known

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.forms import Form, Forms
 from lowdnn.engines.engine_set import anchored
-from lowdnn.engines.floor import busy_time_s
-from lowdnn.engines.model.clock import launch_s
 from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, outputs_of
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
+
+#: Whole numbers of these have the same sum in any order.
+PICOSECONDS_PER_US = 10**6
+
+
+class Cost(NamedTuple):
+    """The cost of plans, which are compared by the first field in which they differ.
+
+    lowering: how many lower the inputs' precision.  time_ps: picoseconds by ``plan_us``.  moved_bytes: bytes that their
+    launches move, which tell cuts apart where arithmetic takes longer.
+    """
+
+    lowering: int = 0
+    time_ps: int = 0
+    moved_bytes: int = 0
+
+    def plus(self, other: Cost) -> Cost:
+        return Cost(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+NOTHING = Cost()
 
 
 @dataclass(frozen=True)
@@ -26,14 +46,14 @@ class Part:
     stored: their outputs that lie in memory when the part runs as a graph of its own.
     plan: a plan for these operations or for others of the same form. uids: the uid here for each uid in the plan; empty
     if equal.
-    seconds: see ``estimated_time_s``.
+    cost: the plan's.
     """
 
     operations: tuple[Operation, ...]
     stored: tuple[Tensor, ...]
     plan: Plan
     uids: Mapping[int, int] = field(default_factory=dict)
-    seconds: float = 0.0
+    cost: Cost = NOTHING
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,7 @@ class _Planned:
 
     plan: Plan
     uids: tuple[int, ...]
-    seconds: float
+    cost: Cost
 
 
 class PartPlanner:
@@ -69,7 +89,7 @@ class PartPlanner:
         uids = {} if planned.uids == form.uids else dict(zip(planned.uids, form.uids, strict=True))
         written = (form.border.get(t.uid, t) for op in operations for t in outputs_of(op).values())
         stored = tuple(tensor for tensor in written if not tensor.is_virtual)
-        return Part(operations, stored, planned.plan, uids, planned.seconds)
+        return Part(operations, stored, planned.plan, uids, planned.cost)
 
     def takes(self, operations: tuple[Operation, ...], engines: Sequence[Engine]) -> bool:
         """Whether one of ``engines`` takes all of ``operations``."""
@@ -83,7 +103,7 @@ class PartPlanner:
         return self._taken[form.key]
 
     def _plan(self, operations: tuple[Operation, ...], form: Form, engines: Sequence[Engine]) -> _Planned | None:
-        """The plan with the least estimate, one that keeps the inputs' precision if any does; None where none is."""
+        """The plan with the least cost; None where no engine takes the form."""
         possible = anchored(tuple(engines), operations)
         if not possible:
             return None
@@ -91,14 +111,11 @@ class PartPlanner:
         plans = [engine.plan(graph, self._arch, {}) for engine in possible if engine.refuse(graph, self._arch) is None]
         if not plans:
             return None
-        best = min(plans, key=lambda plan: (lowers_precision(plan), plan_us(plan, self._arch)))
-        return _Planned(best, form.uids, estimated_time_s(best, self._arch))
+        costs = [cost_of(plan, self._arch) for plan in plans]
+        least = min(costs)
+        return _Planned(plans[costs.index(least)], form.uids, least)
 
 
-def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
-    """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
-    return sum(launch_s(arch, busy_time_s(launch, arch)) for launch in plan.launches)
-
-
-def lowers_precision(plan: Plan) -> bool:
-    return NumericalNote.TF32_INPUTS in plan.numerical_notes
+def cost_of(plan: Plan, arch: ArchSpec) -> Cost:
+    is_lowering = NumericalNote.TF32_INPUTS in plan.numerical_notes
+    return Cost(int(is_lowering), round(plan_us(plan, arch) * PICOSECONDS_PER_US), plan.work.bytes)
