@@ -38,8 +38,8 @@ class Timer:
         self._root = root
         answers, theirs = os.pipe()
         self._answers = os.fdopen(answers, encoding="utf-8")
-        # -P: the script's own folder, which is this lowdnn's, must not come first.
-        command = (sys.executable, "-P", workbench.__file__, device, str(theirs))
+        # -P: the script's own folder, which is this lowdnn's, must not come first. -W: this process has warned already.
+        command = (sys.executable, "-P", "-W", "ignore", workbench.__file__, device, str(theirs))
         try:
             self._process = subprocess.Popen(
                 command,

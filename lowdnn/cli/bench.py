@@ -18,6 +18,7 @@ from lowdnn.bench.verdicts import Verdict, Word, against_saved
 from lowdnn.cli.bench_arguments import add_bench_arguments
 from lowdnn.cli.bench_files import BenchFiles
 from lowdnn.cli.options import Options, check_ranges
+from lowdnn.cli.output import OutputError
 from lowdnn.cli.reading import check_values, read_cases
 from lowdnn.status import BadParamError
 
@@ -43,18 +44,20 @@ def bench(arguments: argparse.Namespace) -> int:
     given.refuse(("pairs",), "none without a checkout or wheel")
     saved = [] if base is None else _base_runs(base)
     files = BenchFiles.checked(arguments.csv, arguments.save, arguments.plot, saved)
-    run, card = _measure(cases, files, arguments)
+    run, card, end = _measure(cases, files, arguments)
     verdicts = None if base is None else against_saved(saved, run)
-    if arguments.json:
-        print(run_json(run) if verdicts is None else _verdicts_json(verdicts))
-    elif verdicts is not None:
-        print(f"\nagainst {len(saved)} saved runs\n{verdict_table(verdicts)}")
-    written = files.write(run, verdicts, card)
+    try:
+        written = files.write(run, verdicts, card)
+    finally:
+        if arguments.json:
+            print(run_json(run) if verdicts is None else _verdicts_json(verdicts))
+        elif verdicts is not None:
+            print(f"\nagainst {len(saved)} saved runs\n{verdict_table(verdicts)}")
     if not arguments.json:
         print("".join(f"{path}\n" for path in written), end="")
-    if len(run.times) < len(cases):
+    if end is not None:
         kept = f", and are in {', '.join(map(str, written))}" if written else ""
-        raise KeyboardInterrupt(f"{len(run.times)} of {len(cases)} cases were timed{kept}")
+        raise _with_text(end, f"{len(run.times)} of {len(cases)} cases were timed{kept}")
     return _status(verdicts or [], any(times.error for times in run.times))
 
 
@@ -86,12 +89,12 @@ def _base_runs(base: Path) -> list[Run]:
     return saved
 
 
-def _measure(cases: Cases, files: BenchFiles, arguments: argparse.Namespace) -> tuple[Run, Card | None]:
-    """The run, its lines printed as they are known, and the facts of the card; after Ctrl-C what is known until then.
-
-    Raises KeyboardInterrupt where nothing is.
-    """
-    run, known = None, 0
+def _measure(
+    cases: Cases, files: BenchFiles, arguments: argparse.Namespace
+) -> tuple[Run, Card | None, BaseException | None]:
+    """The run, its lines printed as they are known; the facts of the card; and what ended the run before its time:
+    Ctrl-C, or an output that cannot be written. Raises that where nothing is timed until then."""
+    run, known, end = None, 0, None
     with Handle.open(arguments.device) as handle:
         card = card_of(handle)
         files.check_pictures(card)
@@ -103,13 +106,18 @@ def _measure(cases: Cases, files: BenchFiles, arguments: argparse.Namespace) -> 
                     for times in run.times[known:]:
                         print(case_line(times), flush=True)
                 known = len(run.times)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OutputError) as error:
             if run is None:
-                raise KeyboardInterrupt("nothing was timed") from None
+                raise _with_text(error, "nothing was timed") from None
+            end = error
     assert run is not None
     if not arguments.json:
         print(f"\n{class_table(run)}")
-    return run, card
+    return run, card, end
+
+
+def _with_text(error: BaseException, text: str) -> BaseException:
+    return type(error)("; ".join(filter(None, (str(error), text))))
 
 
 def _alternate(cases: Cases, base: Path, arguments: argparse.Namespace) -> int:

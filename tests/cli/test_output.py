@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lowdnn.bench.runs import saved_runs
+
 LOWDNN = f"{sys.executable} -m lowdnn"
 TUNE = "tune 'softmax dims=4x8' 'softmax dims=8x8' --device emulated"
 FULL, CLOSED = "standard output cannot be written: No space left on device", "standard output is closed"
@@ -52,3 +54,11 @@ def test_warnings_are_one_line_each() -> None:
     assert status == 0
     assert error.startswith("lowdnn: warning: LOWDNN_CACHE_SIZE='a lot' is not understood")
     assert error.count("\n") == 1
+
+
+def test_a_benchmark_without_an_output_keeps_what_it_timed(tmp_path: Path) -> None:
+    script = f"lowdnn bench 'softmax dims=4x8' --device emulated --rounds 1 --save {tmp_path}/runs > /dev/full"
+    status, _, error = ended(script)
+    assert status == 2
+    assert error == f"lowdnn: {FULL}; 1 of 1 cases were timed, and are in {tmp_path}/runs\n"
+    assert len(saved_runs(tmp_path / "runs")) == 1
