@@ -29,6 +29,13 @@ def test_sums_of_products_are_equal(face: Face, dims: tuple[int, ...]) -> None:
     face.check(lambda *leaves: torch.baddbmm(*leaves, alpha=2), c, *batches, taken=["baddbmm", "bmm"], exact=True)
 
 
+def test_a_summand_times_0_is_not_read(face: Face) -> None:
+    a, b = face.integers(4, 5, dtype=torch.float32), face.integers(5, 6, dtype=torch.float32)
+    with face.enable(["matmul"]):
+        found = torch.addmm(torch.full((6,), torch.nan, device=a.device), a, b, beta=0)
+    assert torch.equal(found.double(), a.double() @ b.double())
+
+
 def test_results_go_where_the_caller_says(face: Face) -> None:
     a, b, out = (face.integers(*dims, dtype=torch.float32) for dims in ((4, 5), (5, 6), (4, 12)))
     expected, kept = a.double() @ b.double(), out[:, 1::2].clone()

@@ -18,6 +18,7 @@ F = torch.nn.functional
         ((2, 3, 9, 8), {"kernel_size": 3, "stride": 2, "padding": 1}),
         ((2, 3, 9, 8), {"kernel_size": (2, 3), "ceil_mode": True}),
         ((3, 7, 7), {"kernel_size": 2}),
+        ((2, 3, 4, 7), {"kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True}),
         ((1, 2, 5, 6, 7), {"kernel_size": (2, 3, 2), "stride": (1, 2, 2), "padding": (0, 1, 1)}),
     ],
 )
