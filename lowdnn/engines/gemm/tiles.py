@@ -48,10 +48,10 @@ _SMALLEST = 64
 _MIN_SMALL_ELEMENT_BYTES = 2
 #: Most bytes along k for the small shape: beyond, its short latency no longer matters.
 _MAX_SMALL_DEPTH_BYTES = 2048
-#: Most accumulators of a thread whose addresses or operands take more registers than usual.
-_FEW_ACCUMULATORS = 64
-#: Any number of accumulators.
+#: Most accumulators of a thread in any shape.
 _ALL_ACCUMULATORS = 128
+#: Most accumulators of a thread where operands come in pieces under 16 bytes, by the terms of a product.
+_MAX_ACCUMULATORS_WITH_SMALL_PIECES = {1: 64, TRUE_FP32_TERMS: 16}
 #: Seconds of a wave before its first multiplication and after its last one; measured on an H200.
 _OVERHEAD_S = 2.5e-6
 #: Share of that time which the launch's own overhead hides for the first wave.
@@ -117,7 +117,17 @@ _SHAPES = {
         _SMALL_SHAPE,
     )
 }
-_LARGE_SHAPES = tuple(shape for shape in _SHAPES.values() if shape is not _SMALL_SHAPE)
+#: Shapes for products of several terms: the parts of operands take twice the registers of operands, so that a thread
+#: has fewer accumulators.
+_TRUE_FP32_SHAPES = {
+    (shape.m, shape.n): shape
+    for shape in (
+        TileShape(128, 64, 4, 2, 1.0, 1),
+        TileShape(64, 128, 2, 4, 1.0, 1),
+        TileShape(64, 64, 2, 4, 0.85, 1),
+        _SMALL_SHAPE,
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -183,8 +193,8 @@ class Product:
 
     @property
     def most_accumulators(self) -> int:
-        """Accumulators of a thread at most: addresses of small pieces and halves of operands take registers, too."""
-        return _FEW_ACCUMULATORS if self.has_small_pieces or self.terms > 1 else _ALL_ACCUMULATORS
+        """Accumulators of a thread at most."""
+        return _MAX_ACCUMULATORS_WITH_SMALL_PIECES[self.terms] if self.has_small_pieces else _ALL_ACCUMULATORS
 
     def slowdown(self, k_tiles: int) -> float:
         """The factor by which small pieces slow a block of ``k_tiles`` down, measured on an H200."""
@@ -201,8 +211,8 @@ class Product:
     def shapes(self) -> tuple[TileShape, ...]:
         """Shapes that the kernel can compute."""
         allows_small_shape = self.allows_small_shape and self.element_bytes >= _MIN_SMALL_ELEMENT_BYTES
-        shapes = _SHAPES.values() if allows_small_shape else _LARGE_SHAPES
-        return tuple(shape for shape in shapes if self.terms == 1 or shape.accumulators <= _FEW_ACCUMULATORS)
+        shapes = _shapes_by_extents(self.terms).values()
+        return tuple(shape for shape in shapes if allows_small_shape or shape is not _SMALL_SHAPE)
 
     def suits_small_shape(self, arch: ArchSpec) -> bool:
         """Whether even four times its smallest tiles would each have their own multiprocessor, and k is not deep."""
@@ -333,7 +343,7 @@ def reduction_problem(product: Product, arch: ArchSpec) -> str:
 
 def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[KnobType, int]) -> Tiling:
     """The tiling of resolved knobs; raises BadParamError for a tile that does not exist or exceeds shared memory."""
-    shape = _SHAPES.get((chosen[KnobType.TILE_M], chosen[KnobType.TILE_N]))
+    shape = _shapes_by_extents(product.terms).get((chosen[KnobType.TILE_M], chosen[KnobType.TILE_N]))
     if shape is None:
         got = f"{chosen[KnobType.TILE_M]} x {chosen[KnobType.TILE_N]}"
         known = ", ".join(f"{shape.m} x {shape.n}" for shape in product.shapes)
@@ -354,6 +364,11 @@ def busy_launch(product: Product, arch: ArchSpec) -> Launch:
     return best_tiling(product, arch).launch(0, product, Struct(()), 0, arch)
 
 
+def _shapes_by_extents(terms: int) -> Mapping[tuple[int, int], TileShape]:
+    """The shapes by (m, n) of products of so many terms."""
+    return _SHAPES if terms == 1 else _TRUE_FP32_SHAPES
+
+
 @lru_cache(maxsize=1024)
 def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     """The tiling with the least modelled time; raises SharedMemoryInsufficientError where no tile fits."""
@@ -361,7 +376,8 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     # More stages than k can fill would only take shared memory.
     filled = max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1)
     suits_small_shape = product.suits_small_shape(arch)
-    shapes = (_SMALL_SHAPE,) if suits_small_shape else _LARGE_SHAPES
+    large_shapes = tuple(shape for shape in _shapes_by_extents(product.terms).values() if shape is not _SMALL_SHAPE)
+    shapes = (_SMALL_SHAPE,) if suits_small_shape else large_shapes
     stages = min(filled, _MAX_SMALL_STAGES if suits_small_shape else _DEFAULT_STAGES)
     tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.most_accumulators, arch)
     rate = arch.attained_rate(MMA_UNITS[product.data_type]) / arch.sm_count
