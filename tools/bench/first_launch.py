@@ -119,11 +119,14 @@ def _measure(started: float | None, device: str) -> dict[str, float]:
     for loader in (SourceFileLoader, ExtensionFileLoader):
         loader.exec_module = clock.timed(_owner_of, loader.exec_module)  # type: ignore[method-assign]
     from lowdnn.cli import demo
+    from lowdnn.cli.demo_arguments import add_demo_arguments
 
+    parser = argparse.ArgumentParser()
+    add_demo_arguments(parser)
     _watch(clock, device)
     sys.stdout, printed = open(os.devnull, "w"), sys.stdout  # noqa: SIM115
     try:
-        demo.demo(argparse.Namespace(device=device, mixed_precision=False, steps=1, seed=0))
+        demo.demo(parser.parse_args(["--device", device, "--steps", "1"]))
     except _FirstLaunchError:
         sys.stdout = printed
     return clock.seconds
