@@ -15,6 +15,10 @@ pytorch`` has the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError("lowdnn.torch needs PyTorch: pip install 'lowdnn[torch]'", name="torch")
 
 from lowdnn.torch.catalog import operation_names
 from lowdnn.torch.counts import PathCount, table

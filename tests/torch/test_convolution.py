@@ -63,7 +63,7 @@ def test_channels_last_stays_channels_last(face: Face) -> None:
 
 
 def test_a_view_that_is_not_aligned_is_taken(face: Face) -> None:
-    """It has a plan of its own, behind that of an aligned one with the same dims."""
+    """Another plan runs than for an aligned view with the same dims."""
     x = face.integers(2 * 3 * 8 * 8 + 1, dtype=torch.float32)
     w = face.integers(4, 3, 3, 3, dtype=torch.float32)
 
