@@ -63,18 +63,21 @@ def run_in_threads(size: int, work: Callable[[int, MeetingPoint], T], *, timeout
 
 
 class InProcessCommunicator(BaseCommunicator):
-    """Rank ``rank`` of those that meet at ``point``, on the device of ``context``; each rank in its own thread."""
+    """Rank ``rank`` of those that meet at ``point``, on the device of ``context``; each rank in its own thread.
+
+    After a failure ``point.survivors`` gives those that are left a meeting point for a new communicator.
+    """
 
     def __init__(self, point: MeetingPoint, rank: int, context: Context) -> None:
         super().__init__(rank, point.size, context, point.timeout_s)
-        self._point = point
+        self.point = point
         self._grouped: list[_Operation] | None = None
 
     def abort(self, reason: str) -> None:
-        self._point.fail(f"rank {self.rank} aborted: {reason}")
+        self.point.fail(f"rank {self.rank} aborted: {reason}")
 
     def _failure(self) -> str:
-        return self._point.failure
+        return self.point.failure
 
     def _all_reduce(self, source: Operand, target: Operand, op: ReduceOp, stream: Stream) -> None:
         def result(parts: list[Bytes]) -> Bytes:
@@ -124,7 +127,7 @@ class InProcessCommunicator(BaseCommunicator):
         """Owns nothing: the meeting point is everyone's."""
 
     def _here(self, stream: Stream) -> tuple[MeetingPoint, int, Context, Stream]:
-        return self._point, self.rank, self.context, stream
+        return self.point, self.rank, self.context, stream
 
     def _run(self, operation: _Operation) -> None:
         if operation.stream.is_capturing:

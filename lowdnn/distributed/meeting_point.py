@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,12 +51,43 @@ class MeetingPoint:
         self._next = [0] * size
         self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
         self._letters: defaultdict[tuple[int, int], deque[Letter]] = defaultdict(deque)
+        self._left: set[int] = set()
+        self._settled_at = 0.0
+        self._successor: tuple[MeetingPoint, list[int]] | None = None
 
     def fail(self, reason: str) -> None:
         """Ends all waiting, now and later; the first reason counts."""
         with self._changed:
             self.failure = self.failure or reason
             self._changed.notify_all()
+
+    def survivors(self, rank: int, settle_s: float) -> tuple[MeetingPoint, int]:
+        """A new meeting point of the ranks that call this within ``settle_s`` of the first one, and the number of this
+        rank there; numbers keep their order.
+
+        Raises PeerFailedError in a rank that comes too late.
+        """
+        with self._changed:
+            if not self._left:
+                self._settled_at = time.monotonic() + seconds(settle_s, "MeetingPoint.settle_s")
+            if self._successor is None:
+                self._left.add(rank)
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._successor is not None or len(self._left) == self.size,
+                    max(self._settled_at - time.monotonic(), 0),
+                )
+            if self._successor is None:
+                self._successor = MeetingPoint(len(self._left), self.timeout_s), sorted(self._left)
+                self._changed.notify_all()
+            point, ranks = self._successor
+            if rank not in ranks:
+                raise PeerFailedError.at(
+                    f"survivors, rank {rank}",
+                    expected=f"to be counted within {settle_s:g} s",
+                    got=f"ranks {ranks} only",
+                )
+            return point, ranks.index(rank)
 
     def bring(self, rank: int, call: str, content: Bytes) -> int:
         """Brings the bytes of a rank's next collective call; the number of the call. Never waits."""

@@ -251,8 +251,8 @@ def test_different_calls_are_reported_by_every_rank() -> None:
 
 @pytest.mark.parametrize("ending", ["dies", "hangs"])
 def test_the_others_hear_of_a_rank_that_is_lost(ending: str) -> None:
-    """At once where it raises, within the timeout where it hangs; then two ranks form a new communicator."""
-    released, took_s = threading.Event(), {}
+    """At once where it raises, within the timeout where it hangs; then those that are left form a new communicator."""
+    released, took_s, sums = threading.Event(), {}, []
 
     def work(rank: Rank) -> None:
         communicator, own = rank.communicator, rank.communicator.rank
@@ -260,6 +260,8 @@ def test_the_others_hear_of_a_rank_that_is_lost(ending: str) -> None:
             raise KeyError("lost")
         if own == 1:
             released.wait()
+            with raises(PeerFailedError, "survivors, rank 1", got="ranks [0, 2] only"):
+                communicator.point.survivors(own, 0.2)
             return
         start = time.monotonic()
         expected = PeerFailedError if ending == "dies" else CommunicationError
@@ -267,7 +269,12 @@ def test_the_others_hear_of_a_rank_that_is_lost(ending: str) -> None:
             communicator.barrier(stream=rank.stream)
         took_s[own] = time.monotonic() - start
         assert ending == "dies" or isinstance(caught.value, CommunicationTimeoutError | PeerFailedError)
-        if len(took_s) == 2:
+        point, number = communicator.point.survivors(own, 0.5)
+        with InProcessCommunicator(point, number, communicator.context) as second:
+            buffer = rank.device(np.full(3, 1 + number, np.float32))
+            second.all_reduce(buffer, buffer, stream=rank.stream)
+            sums.append((second.size, rank.host(buffer).tolist()))
+        if len(sums) == 2:
             released.set()
 
     timeout_s = 20.0 if ending == "dies" else 0.5
@@ -277,7 +284,7 @@ def test_the_others_hear_of_a_rank_that_is_lost(ending: str) -> None:
         assert ending == "dies"
     assert max(took_s.values()) < 5
     assert set(took_s) == {0, 2}
-    assert on_ranks(2, lambda rank: rank.communicator.barrier(stream=rank.stream)) == [None, None]
+    assert sums == [(2, [3, 3, 3])] * 2
 
 
 def test_messages_of_another_size_and_groups_that_break_off_end_the_communicator() -> None:
