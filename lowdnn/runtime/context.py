@@ -68,7 +68,7 @@ class Context(ProcessBound):
         self.liveness = Liveness()
         self._attributes: dict[DeviceAttribute, int] = {}
         self._pending: deque[tuple[str, Callable[[], None]]] = deque()
-        #: What has to be given back before the context is released, by ``id``.
+        #: Objects that must be given back before the context is released, by ``id``.
         self._owners: set[int] = set()
         # Runs at close, at collection or at exit, whichever is first, and only once.
         self._release = weakref.finalize(self, _release_context, driver, device, self.liveness)
