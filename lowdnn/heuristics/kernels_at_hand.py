@@ -193,8 +193,8 @@ def _in_place_of(wanted: Candidate, taken: Candidate) -> Candidate:
 
 
 def extents_of(graph: OperationGraph) -> tuple[int, ...]:
-    """The extents of a graph's first input and first output."""
-    return tuple(extent for tensors in (graph.inputs, graph.outputs) for extent in tensors[0].dims)
+    """The extents of a graph's first input, if it has any, and first output."""
+    return tuple(extent for tensor in (*graph.inputs[:1], *graph.outputs[:1]) for extent in tensor.dims)
 
 
 def _key(graph: OperationGraph, arch: ArchSpec) -> str:

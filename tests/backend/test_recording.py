@@ -113,6 +113,7 @@ execute()
 if os.fork():
     execute()
     os.wait()
+handle.close()
 mine = create_handle()
 execute = product(mine, relu=True)
 for _ in range(3):

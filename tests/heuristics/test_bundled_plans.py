@@ -13,13 +13,15 @@ from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
 from lowdnn.cases import parse_case, parse_cases
 from lowdnn.cases.families.any_graph import GraphCase
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import HeurMode
+from lowdnn.enums import DataType, HeurMode, RngDistribution
 from lowdnn.events import Counters
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.bundled_plans import BundledPlans, bundled_plan, plan_digest
 from lowdnn.heuristics.bundling import best_choices, bundle_of, check_plans
 from lowdnn.heuristics.explanation import Explanation
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.bundle import Bundle, BundledPlan
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import KernelCompiler
@@ -36,6 +38,12 @@ TEXT = "matmul m=64 n=64 k=4096 dtype=bf16"
 
 def graph_of(text: str = TEXT) -> OperationGraph:
     return parse_case(text).graph()
+
+
+def without_inputs() -> OperationGraph:
+    """Numbers by a seed that the graph has itself."""
+    y = Tensor(1, DataType.FLOAT, (4, 8), (8, 1), 4)
+    return OperationGraph((RngOperation(Rng(RngDistribution.NORMAL), y=y, seed=3),))
 
 
 def best(graph: OperationGraph, arch: ArchSpec = SM_90A) -> Candidate:
@@ -66,6 +74,7 @@ def test_the_digest_of_a_plan_does_not_depend_on_uids_and_names() -> None:
     rng = np.random.default_rng(seed := fresh_seed())
     cases = [case for path in sorted(CASES.glob("*.txt")) for case in parse_cases(path.read_text().splitlines())]
     graphs = [cases[place].graph() for place in rng.choice(len(cases), 60, replace=False)]
+    graphs.append(without_inputs())
     graphs += [random_graph(seed + place).graph for place in range(20)]
     digests = set()
     for graph in graphs:
