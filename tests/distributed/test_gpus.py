@@ -206,7 +206,7 @@ def test_gradients_are_those_of_the_whole_batch_in_float64(tmp_path: Path) -> No
 
 
 def test_a_killed_rank_is_an_error_and_the_other_goes_on(tmp_path: Path) -> None:
-    timeout_s = 5.0
+    timeout_s = 15.0  # NCCL itself takes seconds to begin
     with TcpStoreServer("127.0.0.1", 0, 2) as server:
         places = [Place(rank, 2, rank, "127.0.0.1", server.port, is_hosted=True) for rank in range(2)]
         run = command(IS_LOST, tmp_path, timeout_s)
