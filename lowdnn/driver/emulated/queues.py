@@ -54,6 +54,7 @@ class Line:
     clock: DeviceClock
     tail: Task | None = None
     count: int = 0
+    is_open: bool = True
 
 
 @dataclass(eq=False)
@@ -84,7 +85,7 @@ class Queues:
         self.defers = options.devices > 1
         self._timeout_s = options.timeout_s
         self._picker = policy.launch_picker()
-        self._lines: WeakSet[Line] = WeakSet()
+        self._lines: list[Line] = []
         self._pending: list[Task] = []
         self._current: Task | None = None
         self._records = Records() if options.races else None
@@ -102,8 +103,13 @@ class Queues:
     # -- adding work ------------------------------------------------------------------------------------------------
     def line(self, device: int, kind: Kind, clock: DeviceClock) -> Line:
         made = Line(device, kind, clock)
-        self._lines.add(made)
+        self._lines.append(made)
         return made
+
+    def end_line(self, line: Line) -> None:
+        """No further work comes into a line."""
+        line.is_open = False
+        self._forget_lines()
 
     def add(self, line: Line, work: KernelWork | OtherWork | Marker, after: Iterable[Task] = ()) -> Task | None:
         """Adds work to a line, after further tasks; None where it has run already."""
@@ -142,7 +148,7 @@ class Queues:
 
     def finish_device(self, device: int) -> None:
         """Returns when all tasks of a device are done."""
-        self.finish([task for task in self._pending if task.line.device == device])
+        self.finish([line.tail for line in self._lines if line.device == device])
 
     def is_done(self, task: Task | None) -> bool:
         """Whether a task is done, after as much of all work as can be done."""
@@ -152,6 +158,12 @@ class Queues:
             return task is None
         self._host_knows([task])
         return True
+
+    def close(self, device: int) -> None:
+        """Ends all lines of a device, with the tasks in them."""
+        self.drop(device)
+        self.faults.pop(device, None)
+        self._lines = [line for line in self._lines if line.device != device]
 
     def drop(self, device: int) -> None:
         """Ends the tasks of a device, done or not."""
@@ -220,6 +232,12 @@ class Queues:
         self._known = _latest(self._known, *(task.order.known for task in tasks))
         if self._records is not None:
             self._records.forget(self._is_over)
+        self._forget_lines()
+
+    def _forget_lines(self) -> None:
+        """Forgets ended lines of which the host knows all."""
+        known = self._known
+        self._lines = [line for line in self._lines if line.is_open or known.get(line, 0) < line.count]
 
     def _is_over(self, order: TaskOrder) -> bool:
         """Whether all that is and will be under way comes after a task."""

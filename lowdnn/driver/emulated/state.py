@@ -139,8 +139,7 @@ class DeviceState:
 
     def close(self) -> None:
         """Ends the device's work, frees its memory, and ends the access of peers to it."""
-        self.system.queues.drop(self.number)
-        self.system.queues.faults.pop(self.number, None)
+        self.system.queues.close(self.number)
         self.memory.close()
         for other in self.system.states.values():
             other.memory.peers.discard(self.number)

@@ -83,6 +83,7 @@ def destroy_stream(state: DeviceState, stream: int) -> None:
     if found.capture is not None and found.capture.origin == stream:
         _forget(state, found.capture)
     del state.system.states[found.device].streams[stream]
+    state.system.queues.end_line(found.line)
 
 
 def _forget(state: DeviceState, capture: Capture) -> None:
