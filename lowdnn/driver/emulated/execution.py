@@ -78,6 +78,8 @@ class Execution:
         except LaneFault as fault:
             raise self._ended(EmulationFault(report_of(fault, self.kernel, scheduler.batch))) from None
         if turn is Turn.ENDED:
+            if scheduler.batch.races is not None:
+                scheduler.batch.races.batch_ended()
             self._scheduler = self._next()
             turn = Turn.RAN if self._scheduler is not None else turn
         return turn

@@ -49,6 +49,7 @@ class LaunchHistory:
     ``previous``: the launch before, where this one may run beside it. ``records``: of all that may run beside it on
     several devices, with the place ``order`` among it; None where there is one device. ``columns``: of the clocks of
     its warps, 0 where not all warps are followed together; ``blocks``: where the clocks hold those of other launches.
+    ``learned``: by launch, what some warp knew of it when it ended, and with it all that comes after this launch.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LaunchHistory:
         self.device = arena.device
         self.columns = 0
         self.blocks: dict[LaunchHistory, slice] = {}
+        self.learned: dict[LaunchHistory, Array] = {}
         self.who: Callable[[Any], tuple[Dim3, str]] = _nobody
         self.time = 1
         self.ctas: list[int] = []

@@ -16,7 +16,7 @@ from lowdnn.driver.emulated.checking.accesses import Accesses
 from lowdnn.driver.emulated.checking.epochs import GPU, SYS, WEAK
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
-from lowdnn.driver.emulated.checking.records import Passed, Records, earlier_elsewhere
+from lowdnn.driver.emulated.checking.records import Passed, Records, earlier_elsewhere, latest
 from lowdnn.driver.emulated.checking.task_order import TaskOrder
 from lowdnn.driver.emulated.checking.visit import Visit
 from lowdnn.driver.emulated.lanes import Storage
@@ -34,6 +34,9 @@ class Neighbours:
         #: By level and row: the knowledge of a warp at its last fence, and what it has read since.
         self._fenced: dict[tuple[int | None, int], Passed] = {}
         self._seen: dict[tuple[int | None, int], Passed] = {}
+        for launch, clock in records.inherited(history.order).items():
+            known = order.clocks.block(history.block_of(launch))
+            known[:] = np.maximum(known, clock)
 
     # -- synchronisation ----------------------------------------------------------------------------------------------
     def acquire(self, rows: Array, scope: int) -> None:
@@ -59,11 +62,18 @@ class Neighbours:
             for level in levels:
                 held, passed = locations.get((level, place)), self._fenced.get((level, row))
                 if held is not None and (reads or not visit.write):
-                    self._seen[level, row] = _latest(self._seen.get((level, row), {}), held)
+                    self._seen[level, row] = latest(self._seen.get((level, row), {}), held)
                 if visit.write and passed is not None:
-                    locations[level, place] = _latest(passed, held) if held is not None and reads else passed
+                    locations[level, place] = latest(passed, held) if held is not None and reads else passed
                 elif visit.write and not reads:
                     locations.pop((level, place), None)
+
+    def batch_ended(self) -> None:
+        """The batch's warps have ended: what they know is known to all that comes after the launch."""
+        learned = {
+            launch: self._order.clocks.block(block).max(axis=0) for launch, block in self._history.blocks.items()
+        }
+        self._history.learned = latest(self._history.learned, learned)
 
     def _levels(self, scope: int) -> tuple[int | None, ...]:
         """The reach of a scope: the launch's device, and None for all devices."""
@@ -128,7 +138,7 @@ class Neighbours:
         """For each warp, whether it knows of something in a launch that begins after ``task``."""
         knows = np.zeros(rows.shape, dtype=np.bool_)
         for launch, block in self._history.blocks.items():
-            if launch.order is not task and launch.order.follows(task):
+            if launch.order.comes_after(task):
                 knows |= self._order.clocks.block(block)[rows].any(axis=1)
         return knows
 
@@ -154,11 +164,3 @@ def _found(held: Accesses, visit: Visit) -> Iterator[tuple[str, Array]]:
     if visit.write:
         for row in readers:
             yield "read", held.read_by(row, visit.places, visit.unit)
-
-
-def _latest(one: Passed, other: Passed) -> Passed:
-    """The knowledge that both hand on."""
-    merged = dict(one)
-    for launch, clock in other.items():
-        merged[launch] = np.maximum(merged[launch], clock) if launch in merged else clock
-    return merged

@@ -37,9 +37,9 @@ class Races:
         self.batch = batch
         self.history = history
         self.order = Order(batch, history)
-        neighbours = None if history.records is None else Neighbours(history.records, history, self.order)
-        self.fences = Fences(self.order, history, neighbours)
-        self._visits = Visits(batch, history, self.order, neighbours)
+        self._neighbours = None if history.records is None else Neighbours(history.records, history, self.order)
+        self.fences = Fences(self.order, history, self._neighbours)
+        self._visits = Visits(batch, history, self.order, self._neighbours)
         self.work = AsyncRaces(batch, history, self.order, self._visits)
         self.maps = MapRaces(batch, self.order, self._visits)
         self._lifetimes = self._visits.lifetimes
@@ -126,6 +126,11 @@ class Races:
     def lanes_exit(self, group: Lanes[object]) -> None:
         """Lanes have exited."""
         self._lifetimes.lanes_exit(group)
+
+    def batch_ended(self) -> None:
+        """All lanes have exited."""
+        if self._neighbours is not None:
+            self._neighbours.batch_ended()
 
     # -- cp.async ---------------------------------------------------------------------------------------------------
     def copy_issued(self, group: Lanes[object], copy: PendingCopy, source: Array, kept: Array | None) -> None:

@@ -16,4 +16,8 @@ class TaskOrder:
     known: Mapping[object, int]
 
     def follows(self, other: TaskOrder) -> bool:
+        """Whether the other one comes before this one, or is this one."""
         return self.known.get(other.line, 0) >= other.number
+
+    def comes_after(self, other: TaskOrder) -> bool:
+        return self is not other and self.follows(other)

@@ -80,6 +80,17 @@ class Host:
                 driver.context_synchronize()
 
 
+def faults_of(host: Host) -> list[DriverError]:
+    """The errors of all devices when the host waits for them."""
+    found = []
+    for device in range(len(host.contexts)):
+        try:
+            host.synchronize(device)
+        except DriverError as error:
+            found.append(error)
+    return found
+
+
 def fails_with(name: str, call: Callable[[], object]) -> DriverError:
     with pytest.raises(DriverError) as caught:
         call()

@@ -10,7 +10,7 @@ import pytest
 
 from lowdnn.driver.base import DriverError, EventFlags
 from lowdnn.driver.emulated.driver import EmulatedDriver
-from tests.driver.emulated.devices.host import Host
+from tests.driver.emulated.devices.host import Host, faults_of
 from tests.driver.emulated.devices.ring import GATHER, HEAD, RING, edited, ptx_of, run_gather, run_ring
 
 POLICIES = ("lockstep", "cta-reverse", "warp-serial(7)", "fuzz(1)", "fuzz(5)", "lockstep,early", "fuzz(2),late")
@@ -63,17 +63,6 @@ extern "C" __global__ void take(u32* flag, const u32* x, u32* y) {
 }
 """
 )
-
-
-def faults_of(host: Host) -> list[DriverError]:
-    """The errors of all devices when the host waits for them."""
-    found = []
-    for device in range(len(host.contexts)):
-        try:
-            host.synchronize(device)
-        except DriverError as error:
-            found.append(error)
-    return found
 
 
 class Steps:

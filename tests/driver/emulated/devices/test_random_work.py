@@ -14,26 +14,48 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.base import DriverError, EventFlags, StreamFlags
-from tests.driver.emulated.devices.host import Host
-from tests.driver.emulated.devices.ring import ptx_of
+from tests.driver.emulated.devices.host import Host, faults_of
+from tests.driver.emulated.devices.ring import HEAD, ptx_of
 from tests.support.data import fresh_seed
 
-ADD = """
-extern "C" __global__ void add(const unsigned* x, unsigned* y, unsigned c) { y[threadIdx.x] = x[threadIdx.x] + c; }
+#: ``signal`` sets a flag behind what ``add`` does, ``await`` waits for one before it.
+KERNELS = (
+    HEAD
+    + """
+extern "C" __global__ void add(const u32* x, u32* y, u32 c) { y[threadIdx.x] = x[threadIdx.x] + c; }
+extern "C" __global__ void signal(const u32* x, u32* y, u32 c, u32* flag) {
+  y[threadIdx.x] = x[threadIdx.x] + c;
+  __syncthreads();
+  if (threadIdx.x == 0) release(flag, 1);
+}
+extern "C" __global__ void await(const u32* x, u32* y, u32 c, u32* flag) {
+  if (threadIdx.x == 0) while (acquire(flag) == 0);
+  __syncthreads();
+  y[threadIdx.x] = x[threadIdx.x] + c;
+}
 """
+)
+#: The same kernels with flags of scope gpu.
+SOURCES = {"sys": KERNELS, "gpu": KERNELS.replace(".sys", ".gpu")}
+FLAGS = 8
 BUFFERS = 4
+KINDS = ("add", "copy", "fill", "record", "wait", "wait", "stream", "device", "signal", "signal", "await", "await")
 POLICIES = ("lockstep", "cta-reverse", "warp-serial({seed})", "fuzz({seed})")
 
 
 @dataclass
 class Oracle:
-    """``before`` [tasks]: the tasks before each one, as bits; ``values`` [buffers, 32] in the order of the calls."""
+    """``before`` [tasks]: the tasks before each one, as bits; ``values`` [buffers, 32] in the order of the calls.
+    ``flags``: device, what a reader knows, and scope. ``is_torn``: a flag was read from beyond its scope.
+    """
 
     before: list[int] = field(default_factory=list)
     touched: list[tuple[int | None, int]] = field(default_factory=list)
     tails: dict[tuple[int, int], int] = field(default_factory=dict)
     events: list[int] = field(default_factory=list)
+    flags: list[tuple[int, int, str]] = field(default_factory=list)
     host: int = 0
+    is_torn: bool = False
     values: list[np.ndarray] = field(default_factory=list)  # type: ignore[type-arg]
 
     def add(self, device: int, stream: int, reads: int | None, writes: int) -> None:
@@ -41,6 +63,19 @@ class Oracle:
         self.before.append(known)
         self.touched.append((reads, writes))
         self.tails[device, stream] = known | 1 << len(self.before) - 1
+
+    def signal(self, device: int, stream: int, scope: str) -> None:
+        """The task just added sets a flag."""
+        self.flags.append((device, self.tails[device, stream], scope))
+
+    def await_flag(self, device: int, stream: int, flag: int, scope: str) -> None:
+        """The next task of the stream waits for a flag, and comes after what set it if both scopes reach."""
+        setter, known, its_scope = self.flags[flag]
+        before = self.host | self._ordered(device, stream)
+        if setter == device or scope == its_scope == "sys":
+            self.tails[device, stream] = before | known
+        elif before | known != before:
+            self.is_torn = True
 
     def record(self, device: int, stream: int) -> None:
         self.tails[device, stream] = self.host | self._ordered(device, stream)
@@ -57,6 +92,8 @@ class Oracle:
         return known
 
     def races(self) -> bool:
+        if self.is_torn:
+            return True
         for later, (reads, writes) in enumerate(self.touched):
             for earlier in range(later):
                 its_reads, its_writes = self.touched[earlier]
@@ -80,9 +117,12 @@ class Program:
     def _draw_step(self, draw: random.Random) -> None:
         oracle, values = self.oracle, self.oracle.values
         place = draw.randrange(self.devices), draw.randrange(4)
-        kind = draw.choice(("add", "copy", "fill", "record", "wait", "wait", "stream", "device"))
+        kind = draw.choice(KINDS)
         x, y, number = draw.randrange(BUFFERS), draw.randrange(BUFFERS), draw.randrange(100)
         arguments: tuple[int, ...] = place
+        if kind in ("signal", "await"):
+            self._draw_flag(draw, kind, place, (x, y, number))
+            return
         if kind in ("add", "copy", "fill"):
             oracle.add(*place, None if kind == "fill" else x, y)
             old = values[x].copy()
@@ -103,12 +143,25 @@ class Program:
                 oracle.host |= oracle.tails.get((place[0], other), 0)
         self.steps.append((kind, arguments))
 
+    def _draw_flag(self, draw: random.Random, kind: str, place: tuple[int, int], numbers: tuple[int, int, int]) -> None:
+        oracle, scope, (x, y, number) = self.oracle, draw.choice(("sys", "sys", "sys", "gpu")), numbers
+        flag = len(oracle.flags) if kind == "signal" else draw.randrange(max(len(oracle.flags), 1))
+        if flag >= (FLAGS if kind == "signal" else len(oracle.flags)):
+            return
+        if kind == "await":
+            oracle.await_flag(*place, flag, scope)
+        oracle.add(*place, x, y)
+        if kind == "signal":
+            oracle.signal(*place, scope)
+        oracle.values[y] = oracle.values[x] + np.uint32(number)
+        self.steps.append((f"{kind}_{scope}", (*place, *numbers, flag)))
+
     def run(self, policy: str) -> list[list[int]]:
-        host = Host(self.devices, policy)
+        host = self.host = Host(self.devices, policy)
         running = _Running(host, self.owners)
         for kind, (device, stream, *rest) in self.steps:
             with host.on(device):
-                getattr(running, kind)(device, running.streams[device][stream], *rest)
+                running.step(kind, device, running.streams[device][stream], *rest)
         host.synchronize()
         values = zip(self.owners, running.buffers, strict=True)
         return [host.get(owner, buffer, 32, np.uint32).tolist() for owner, buffer in values]
@@ -120,7 +173,14 @@ class _Running:
     def __init__(self, host: Host, owners: list[int]) -> None:
         self.host, self.driver = host, host.driver
         self.buffers = [host.put(owner, np.full(32, n, np.uint32), f"b{n}") for n, owner in enumerate(owners)]
-        self.functions = [host.load(device, ptx_of(ADD), "add") for device in range(len(host.contexts))]
+        self.functions = {
+            (f"{name}_{scope}", device): host.load(device, ptx_of(source), name)
+            for scope, source in SOURCES.items()
+            for name in ("add", "signal", "await")
+            for device in range(len(host.contexts))
+        }
+        flags = host.put(0, np.zeros(FLAGS, np.uint32), "flags")
+        self.flags = [flags + 4 * number for number in range(FLAGS)]
         self.streams = [self._streams(device) for device in range(len(host.contexts))]
         self.events: list[int] = []
 
@@ -128,9 +188,19 @@ class _Running:
         with self.host.on(device) as driver:
             return [0, driver.stream_create(StreamFlags.DEFAULT), driver.stream_create(), driver.stream_create()]
 
+    def step(self, kind: str, device: int, stream: int, *rest: int) -> None:
+        if kind.startswith(("signal", "await")):
+            x, y, number, flag = rest
+            self._launch(kind, device, stream, x, y, number, self.flags[flag])
+        else:
+            getattr(self, kind)(device, stream, *rest)
+
     def add(self, device: int, stream: int, x: int, y: int, number: int) -> None:
-        arguments = (self.buffers[x], self.buffers[y], np.uint32(number))
-        self.host.launch(device, self.functions[device], *arguments, stream=stream)
+        self._launch("add_sys", device, stream, x, y, number)
+
+    def _launch(self, name: str, device: int, stream: int, x: int, y: int, number: int, *flag: int) -> None:
+        arguments = (self.buffers[x], self.buffers[y], np.uint32(number), *flag)
+        self.host.launch(device, self.functions[name, device], *arguments, stream=stream)
 
     def copy(self, device: int, stream: int, x: int, y: int, number: int) -> None:
         self.driver.memcpy_dtod_async(self.buffers[y], self.buffers[x], 128, stream)
@@ -153,11 +223,12 @@ class _Running:
 
 
 def outcome(program: Program, policy: str) -> object:
-    """The values, or the kind of the fault."""
+    """The values, or the kind of the fault; a device may wait for ever for another one that has a race."""
     try:
         return program.run(policy)
     except DriverError as error:
-        return error.report.get("kind", error.name)
+        kinds = [str(one.report.get("kind", "")) for one in (error, *faults_of(program.host))]
+        return "data-race" if "data-race" in kinds else kinds[0]
 
 
 @pytest.mark.parametrize("part", range(4))
