@@ -10,6 +10,8 @@ from lowdnn.capi.cudart.state import DEVICE, RuntimeState
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, write_bytes, write_outputs
 from lowdnn.driver.base import DeviceAttribute
+from lowdnn.driver.emulated.results import driver_error
+from lowdnn.driver.results import CuResult
 from lowdnn.mirrored import CUDA_VERSION
 from lowdnn.status import BadParamError
 
@@ -40,8 +42,9 @@ _PROPERTIES: Final[Mapping[DeviceAttribute, tuple[int, str]]] = {
 }
 
 
-def get_device_count(state: RuntimeState, count: Address) -> None:
-    write_outputs((count, "i", state.driver.device_count(), "cudaGetDeviceCount.count"))
+def get_device_count(_: RuntimeState, count: Address) -> None:
+    """One device, however many the emulated driver has."""
+    write_outputs((count, "i", DEVICE + 1, "cudaGetDeviceCount.count"))
 
 
 def get_device(_: RuntimeState, device: Address) -> None:
@@ -51,6 +54,9 @@ def get_device(_: RuntimeState, device: Address) -> None:
 def set_device(state: RuntimeState, device: int) -> None:
     """Raises DriverError (INVALID_DEVICE) for any device but the one there is."""
     state.driver.device_name(device)
+    if device != DEVICE:
+        problem = f"expected {DEVICE}: the stand-in for the runtime serves the first emulated device"
+        raise driver_error("cudaSetDevice", CuResult.INVALID_DEVICE, device, problem)
 
 
 def get_attribute(state: RuntimeState, value: Address, attribute: int, device: int) -> None:

@@ -14,7 +14,7 @@ from lowdnn.driver.results import CuResult
 from lowdnn.runtime.context import Context
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
-#: The device that every thread has; the emulated driver has one.
+#: The device that every thread has: the first of the emulated driver.
 DEVICE: Final = 0
 
 

@@ -158,11 +158,11 @@ def find(table: dict[int, T], call: str, handle: int) -> T:
     return table[handle]
 
 
-def stream_of(state: DeviceState, stream: int) -> StreamState:
+def stream_of(state: DeviceState, stream: int, call: str = "stream") -> StreamState:
     """A stream of any device; streams 0, 1 and 2 are those of ``state``."""
     owners = (state, *state.system.states.values())
     found = next((one.streams[stream] for one in owners if stream in one.streams), None)
-    return find(state.streams, "stream", stream) if found is None else found
+    return find(state.streams, call, stream) if found is None else found
 
 
 def event_of(state: DeviceState, call: str, event: int) -> EventState:

@@ -79,7 +79,7 @@ def end_capture(state: DeviceState, stream: int) -> int:
 
 def destroy_stream(state: DeviceState, stream: int) -> None:
     """Ends a stream, and with it a capture that began there."""
-    found = stream_of(state, stream)
+    found = stream_of(state, stream, "cuStreamDestroy")
     if found.capture is not None and found.capture.origin == stream:
         _forget(state, found.capture)
     del state.system.states[found.device].streams[stream]

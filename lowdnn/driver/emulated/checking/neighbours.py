@@ -83,10 +83,11 @@ class Neighbours:
 
     def _parts(self, clock: Array) -> Passed:
         """A warp's clock, by launch."""
-        own = {self._history: clock[: self._history.columns]}
-        return own | {
-            launch: clock[block] for launch, block in self._history.blocks.items() if block.stop <= clock.size
-        }
+        parts = {self._history: clock[: self._history.columns]}
+        for launch, block in self._history.blocks.items():
+            if block.stop <= clock.size:
+                parts[launch] = clock[block]
+        return parts
 
     def _learn(self, row: int, passed: Passed) -> None:
         for launch, clock in passed.items():

@@ -195,6 +195,32 @@ def test_a_release_hands_on_the_launches_before_its_own(policy: str) -> None:
     assert "kernel" in steps.race()
 
 
+@pytest.mark.parametrize("behind", ["copy", "kernel", "host"])
+def test_work_behind_a_kernel_that_has_waited_knows_what_it_knows(behind: str) -> None:
+    steps = Steps()
+    steps.fill()
+    steps.set()
+    steps.take()
+    if behind == "host":
+        with steps.host.on(1) as driver:
+            driver.stream_synchronize(steps.streams[1])
+            driver.memcpy_dtod_async(steps.y, steps.x, 128, steps.host.stream(1))
+            driver.context_synchronize()
+    elif behind == "copy":
+        steps.copy()
+    else:
+        steps.take()
+    steps.check()
+
+    steps = Steps()
+    steps.fill()
+    steps.set()
+    steps.take()
+    with steps.host.on(1) as driver:
+        driver.memcpy_dtod_async(steps.y, steps.x, 128, steps.host.stream(1))
+    assert "by a copy or fill on device 1" in steps.race()
+
+
 def test_scope_gpu_orders_launches_of_one_device() -> None:
     on_gpu = STEPS.replace(".sys", ".gpu")
     steps = Steps(on_gpu, taker=0)

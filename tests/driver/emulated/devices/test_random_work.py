@@ -35,7 +35,7 @@ extern "C" __global__ void await(const u32* x, u32* y, u32 c, u32* flag) {
 }
 """
 )
-#: The same kernels with flags of scope gpu.
+#: The kernels by the scope of their flags.
 SOURCES = {"sys": KERNELS, "gpu": KERNELS.replace(".sys", ".gpu")}
 FLAGS = 8
 BUFFERS = 4

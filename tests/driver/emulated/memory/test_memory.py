@@ -55,6 +55,7 @@ def test_what_may_be_written():
 def test_host_access_outside_an_allocation_is_a_fault(start, size):
     arena = Arena()
     address = arena.allocate(100, "x")
+    assert arena.around(address + start, address + start + size) is None
     with pytest.raises(LaneFault):
         arena.host_read(address + start, size)
     with pytest.raises(LaneFault):
