@@ -114,8 +114,10 @@ def names_of(
     }
     names: list[str] = []
     for op in operations:
-        first, *others = (*inputs_of(op).values(),)
-        if not isinstance(op, PointwiseOperation) or first.uid != value.uid:
+        if not isinstance(op, PointwiseOperation):
+            return None
+        first, *others = inputs_of(op).values()
+        if first.uid != value.uid:
             return None
         fitting = (name for name, step in STEPS.items() if _fits(step, op.pointwise, others, shapes))
         name = next(fitting, None)
