@@ -55,7 +55,7 @@ LIBRARY = Order(
         ("one_line", "mirrored"),
         ("status",),
         ("enums", "documents", "forking", "checks", "text_files"),
-        ("dtypes", "config", "codec", "tensor_map", "rnn_enums"),
+        ("dtypes", "config", "codec", "tensor_map", "rnn_enums", "subquadratic_enums"),
         ("schema", "events"),
         ("plan",),
         ("arch",),

@@ -41,7 +41,7 @@ _NO_PEERS = "add up the statistics of the devices between genstats and bn_finali
 _SDPA = ("sdpa", "sdpa_fp8", "sdpa_backward", "sdpa_fp8_backward")
 _MOVES = ("reshape", "transpose", "slice", "concatenate")
 _NORMS = ("batchnorm", "layernorm", "rmsnorm", "instancenorm", "groupnorm", "adalayernorm", "lrn")
-_IN_FLOAT = (*_NORMS, "divisive_normalization", "rope")
+_IN_FLOAT = (*_NORMS, "divisive_normalization", "rope", "causal_conv1d")
 
 _BATCH_NORMS = ("cudnnBatchNormalizationForwardTrainingEx", "cudnnBatchNormalizationBackwardEx")
 _NORMALISATIONS = ("cudnnNormalizationForwardTraining", "cudnnNormalizationBackward")
@@ -61,7 +61,7 @@ IGNORED_ARGUMENTS: Final = (
     ),
     Ignored(
         ("compute_data_type",),
-        ("softmax", *_SDPA, *_IN_FLOAT, *(f"{name}_backward" for name in _IN_FLOAT)),
+        ("softmax", "causal_conv1d_update", *_SDPA, *_IN_FLOAT, *(f"{name}_backward" for name in _IN_FLOAT)),
         "the arithmetic is FLOAT, or DOUBLE where the input is",
     ),
     Ignored(("compute_data_type",), _MOVES, "nothing is computed"),

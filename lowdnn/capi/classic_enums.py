@@ -254,12 +254,6 @@ class LossNormalizationMode(CudnnEnum, c_prefix="CUDNN_LOSS_NORMALIZATION_"):
     SOFTMAX = 1
 
 
-# cudnn_subquadratic_ops.h
-class CausalConv1dActivation(CudnnEnum, c_prefix="CUDNN_CAUSAL_CONV1D_ACTIVATION_"):
-    IDENTITY = 0
-    SILU = 1
-
-
 # cudnn_gnn_ops.h
 class GnnAggOp(CudnnEnum, c_prefix="CUDNN_GNN_AGG_"):
     SUM = 0

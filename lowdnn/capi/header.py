@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Final
 
-from lowdnn import enums, rnn_enums
+from lowdnn import enums, rnn_enums, subquadratic_enums
 from lowdnn.capi import classic_enums
 from lowdnn.capi.prototypes import is_opaque
 from lowdnn.capi.signatures import CType, Function, functions
@@ -171,7 +171,7 @@ def _opaque_types() -> Iterator[str]:
 def _enums() -> Iterator[str]:
     names = Status.__members__
     yield _enum("Status", [(f"{Status.SUCCESS.c_name.removesuffix('SUCCESS')}{name}", names[name]) for name in names])
-    for module in (enums, classic_enums, rnn_enums):
+    for module in (enums, classic_enums, rnn_enums, subquadratic_enums):
         for cls in vars(module).values():
             is_enum = isinstance(cls, type) and issubclass(cls, CudnnEnum) and cls is not CudnnEnum
             if is_enum and cls.__module__ == module.__name__:

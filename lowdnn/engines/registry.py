@@ -13,6 +13,8 @@ from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
+from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
 from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -183,6 +185,13 @@ _OWN_KERNELS = (
         "rnn.rnn_persistent.RnnPersistent",
         (RnnForward, RnnBackwardData),
         (("matmul_wgmma", "matmul_mma", "matmul_simt", "pointwise", "reduction", "transform"),),
+    ),
+    EngineEntry(52, "causal_conv1d", "conv.sequence.causal_conv1d.CausalConv1dEngine", (CausalConv1dForward,)),
+    EngineEntry(
+        53,
+        "causal_conv1d_backward",
+        "conv.sequence.causal_conv1d_backward.CausalConv1dBackwardEngine",
+        (CausalConv1dBackward,),
     ),
 )
 

@@ -34,6 +34,7 @@ from lowdnn.frontend.attention_gradients import AttentionGradientMethods
 from lowdnn.frontend.autotuning import AutotuneMethods
 from lowdnn.frontend.block_scaling import BlockScaleMethods
 from lowdnn.frontend.builder import GraphContext
+from lowdnn.frontend.causal_convolutions import CausalConvolutionMethods
 from lowdnn.frontend.convolutions import ConvolutionMethods
 from lowdnn.frontend.cuda_graphs import CudaGraphMethods
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
@@ -81,6 +82,7 @@ class HasHandle(Protocol):
 class pygraph(
     PointwiseMethods,
     ConvolutionMethods,
+    CausalConvolutionMethods,
     OperationMethods,
     NormMethods,
     SoftmaxMethods,

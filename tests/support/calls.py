@@ -215,6 +215,17 @@ LISTED: Mapping[str, Arguments] = {
         | _numbers(g, "descale_q", "descale_k", "descale_v", "descale_o", "descale_dO", "descale_s", "descale_dP")
         | _numbers(g, "scale_s", "scale_dQ", "scale_dK", "scale_dV", "scale_dP")
     ),
+    "causal_conv1d": lambda g: {"x": g.tensor((2, 6, 9)), "weight": g.tensor((6, 4))},
+    "causal_conv1d_backward": lambda g: {
+        "dy": g.tensor((2, 6, 9)),
+        "x": g.tensor((2, 6, 9)),
+        "weight": g.tensor((6, 4)),
+    },
+    "causal_conv1d_update": lambda g: {
+        "x": g.tensor((2, 6, 1)),
+        "conv_state": g.tensor((2, 6, 3)),
+        "weight": g.tensor((6, 4)),
+    },
     "rope": lambda g: {"input": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
     "rope_backward": lambda g: {"dY": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
 }

@@ -12,7 +12,17 @@ from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.status import LowdnnError
-from tests.support.random_graphs import alike, attention, contractions, elementwise, moves, packed, rows, sums
+from tests.support.random_graphs import (
+    alike,
+    attention,
+    contractions,
+    elementwise,
+    moves,
+    packed,
+    rows,
+    sequences,
+    sums,
+)
 from tests.support.random_graphs.growth import Grown, Growth, UnfitError
 
 Step = Callable[[Growth], None]
@@ -29,6 +39,8 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "convolution_filter_gradient": (contractions.convolution_filter_gradient, 2, True),
     "grouped_matmul": (contractions.grouped_matmul, 1, True),
     "grouped_weight_gradient": (contractions.grouped_weight_gradient, 1, True),
+    "causal_conv1d": (sequences.causal_conv1d, 1, False),
+    "causal_conv1d_backward": (sequences.causal_conv1d_backward, 1, False),
     "reduction": (sums.reduction, 4, True),
     "custom_reduction": (sums.custom_reduction, 1, True),
     "described_reduction": (sums.described_reduction, 1, True),
@@ -69,7 +81,7 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
 #: Recurrent networks stand alone in their graphs, and all of their tensors but sequences lie in one way.
 ALONE = (RnnForward, RnnBackwardData, RnnBackwardWeights)
 
-_STEP_MODULES = (attention, contractions, elementwise, moves, packed, rows, sums)
+_STEP_MODULES = (attention, contractions, elementwise, moves, packed, rows, sequences, sums)
 #: Operations that no module of steps imports take tensors of equal dims.
 _ALIKE = [
     kind

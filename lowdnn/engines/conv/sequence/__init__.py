@@ -1,0 +1,1 @@
+"""Engines of causal convolutions along sequences."""

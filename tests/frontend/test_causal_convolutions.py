@@ -1,0 +1,108 @@
+"""``pygraph.causal_conv1d``, its gradient and its step, end to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import lowdnn.frontend as cudnn
+from lowdnn.backend.handle import Handle
+from lowdnn.frontend.python_graph import pygraph
+
+FLOAT, INT32 = cudnn.data_type.FLOAT, cudnn.data_type.INT32
+RNG = np.random.default_rng(5)
+X, W, B = (RNG.standard_normal(dims).astype(np.float32) for dims in ((2, 6, 30), (6, 4), (6,)))
+
+
+def silu(z: NDArray[Any]) -> NDArray[Any]:
+    return z / (1 + np.exp(-z))
+
+
+def convolved(x: NDArray[Any]) -> NDArray[Any]:
+    """The sums of (..., D, L) with W and B."""
+    before = np.concatenate([np.zeros((*x.shape[:-1], 3)), x], axis=-1)
+    return sum(W[:, j : j + 1] * before[..., j : j + x.shape[-1]] for j in range(4)) + B[:, None]
+
+
+def graph_of(handle: Handle) -> pygraph:
+    return pygraph("causal", FLOAT, FLOAT, FLOAT, handle)
+
+
+@pytest.mark.parametrize(("activation", "function"), [(None, np.array), ("identity", np.array), ("swish", silu)])
+def test_activations(handle: Handle, activation: str | None, function: Any) -> None:
+    graph = graph_of(handle)
+    x, w, b = (graph.tensor(array.shape, name=name) for array, name in ((X, "x"), (W, "w"), (B, "b")))
+    y, states = graph.causal_conv1d(x, w, b, activation=activation)
+    assert states is None
+    y.set_output(True).set_name("y")
+    found = graph.run(x=X, w=W, b=B)["y"].numpy()
+    np.testing.assert_allclose(found, function(convolved(X)), rtol=1e-4, atol=1e-5)
+
+
+def test_channels_last_stays_so(handle: Handle) -> None:
+    graph = graph_of(handle)
+    x, w = graph.tensor([2, 6, 30], [180, 1, 6]), graph.tensor([6, 4])
+    y, states = graph.causal_conv1d(x, w, return_final_states=True)
+    assert states is not None
+    for output in (y, states):
+        output.set_output(True)
+    graph.build([cudnn.heur_mode.A])
+    assert y.get_stride() == [180, 1, 6]
+    assert (states.get_dim(), states.get_stride()) == ([2, 6, 3], [18, 3, 1])
+
+
+def test_steps_of_decoding(handle: Handle) -> None:
+    """A graph of one element, run again and again, gives what a whole sequence gives."""
+    graph = graph_of(handle)
+    x, state, w = (graph.tensor(dims, name=name) for dims, name in (([2, 6, 1], "x"), ([2, 6, 3], "s"), ([6, 4], "w")))
+    y, after = graph.causal_conv1d_update(x, state, w, graph.tensor([6], name="b"), activation="silu")
+    y.set_output(True).set_name("y")
+    after.set_output(True).set_name("after")
+    states, wanted = np.zeros((2, 6, 3), np.float32), silu(convolved(X))
+    for step in range(5):
+        found = graph.run(x=np.ascontiguousarray(X[:, :, step : step + 1]), s=states, w=W, b=B)
+        np.testing.assert_allclose(found["y"].numpy()[..., 0], wanted[..., step], rtol=1e-4, atol=1e-5)
+        states = found["after"].numpy()
+
+
+def test_gradients_of_packed_sequences(handle: Handle) -> None:
+    """The gradients of each sequence are as if it were alone."""
+    offsets, packed = np.array([0, 9, 9, 30], np.int32), X[:1]
+    dy = RNG.standard_normal(packed.shape).astype(np.float32)
+    graph = graph_of(handle)
+    g, x, w, b = (
+        graph.tensor(array.shape, name=name) for array, name in ((dy, "dy"), (packed, "x"), (W, "w"), (B, "b"))
+    )
+    bounds = graph.tensor([4], data_type=INT32, name="bounds")
+    results = graph.causal_conv1d_backward(g, x, w, b, cu_seqlens=bounds)
+    assert results[3] is None
+    for output, name in zip(results, ("dx", "dw", "db", ""), strict=True):
+        if output is not None:
+            output.set_output(True).set_name(name)
+    found = graph.run(dy=dy, x=packed, w=W, b=B, bounds=offsets)
+    dw, parts = np.zeros((6, 4)), []
+    for first, end in ((0, 9), (9, 30)):
+        part, gradient = packed[0, :, first:end], dy[0, :, first:end]
+        before = np.concatenate([np.zeros((6, 3)), part], axis=1)
+        after = np.concatenate([gradient, np.zeros((6, 3))], axis=1)
+        length = end - first
+        dw += np.stack([np.sum(gradient * before[:, j : j + length], axis=1) for j in range(4)], axis=1)
+        parts.append(sum(W[:, j : j + 1] * after[:, 3 - j : 3 - j + length] for j in range(4)))
+    np.testing.assert_allclose(found["dx"].numpy()[0], np.concatenate(parts, axis=1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["dw"].numpy(), dw, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["db"].numpy(), dy[0].sum(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_it_is_a_part_of_larger_graphs(handle: Handle) -> None:
+    """Half of the channels gate the others, as in layers of state-space models."""
+    graph = graph_of(handle)
+    x, w = graph.tensor([2, 6, 30], name="x"), graph.tensor([6, 4], name="w")
+    mixed, _ = graph.causal_conv1d(x, w, activation="silu")
+    y = graph.mul(mixed, x).set_output(True).set_name("y")
+    assert y is not None
+    found = graph.run(x=X, w=W)["y"].numpy()
+    wanted = silu(convolved(X) - B[:, None]) * X
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
