@@ -14,7 +14,8 @@ _FAMILIES: Final = {
     "CTCLoss": "connectionist temporal classification",
     "Attn|SeqData": "attention outside of graphs",
     "SpatialT": "spatial transformers",
-    "CausalConv1d": "causal convolutions",
+    "FFTCausalConv1d": "convolutions by Fourier transforms",
+    "B2BCausalConv1d": "back-to-back causal convolutions",
     "Gnn": "graph neural networks",
     "Backdoor|Internal": "calls that no header declares",
 }

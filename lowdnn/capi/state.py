@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.counts import CallCounts
 from lowdnn.capi.graphs import Graphs
 from lowdnn.capi.log_callback import LogCallback
+from lowdnn.capi.memory import Address
 from lowdnn.capi.objects import Objects
 from lowdnn.capi.packs import Packs
 from lowdnn.capi.thread_states import ThreadStates
@@ -74,11 +77,13 @@ class State:
         self.compiles_gradients = False
         self._driver = driver
         self._lock = threading.Lock()
+        self._stream_handles: dict[int, Handle] = {}
+        self._stream_lock = threading.Lock()
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """Another thread may have held the lock, which is not there in the child to give it back."""
-        self._lock = threading.Lock()
+        """Other threads may have held the locks, which are not there in the child to give them back."""
+        self._lock, self._stream_lock = threading.Lock(), threading.Lock()
 
     @property
     def device_kind(self) -> str:
@@ -111,6 +116,20 @@ class State:
             runtime.close()
             raise
 
+    @contextmanager
+    def on_stream(self, stream: Address) -> Iterator[Handle]:
+        """A handle for a call that has a stream in place of one: the device's own, on that stream.
+
+        Threads use it in turn, since work and stream belong together.
+        """
+        with self._stream_lock:
+            device = _current_device(self.driver)
+            if device not in self._stream_handles:
+                self._stream_handles[device] = self.open_handle()
+            handle = self._stream_handles[device]
+            handle.set_stream(stream or 0)
+            yield handle
+
     def close_handle(self, handle: Handle) -> None:
         self.graphs.forget(handle)
         handle.close()
@@ -118,7 +137,8 @@ class State:
     def close(self) -> None:
         """Closes every handle. Pointers of callers are not valid any more."""
         self.packs.clear()
-        for value in self.objects.clear():
+        owned, self._stream_handles = list(self._stream_handles.values()), {}
+        for value in (*self.objects.clear(), *owned):
             if isinstance(value, Handle):
                 self.close_handle(value)
 

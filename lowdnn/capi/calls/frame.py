@@ -28,7 +28,11 @@ class Frame:
 
     @classmethod
     def of(cls, state: State, handle: Address, name: str) -> Frame:
-        return cls(state, state.objects.get(handle, Handle, f"{name}.handle"), name, Builder())
+        return cls.on(state, state.objects.get(handle, Handle, f"{name}.handle"), name)
+
+    @classmethod
+    def on(cls, state: State, handle: Handle, name: str) -> Frame:
+        return cls(state, handle, name, Builder())
 
     def descriptor(self, address: Address, argument: str) -> TensorDescriptor:
         return was_set(self.state, address, TensorDescriptor, f"{self.name}.{argument}Desc")

@@ -1,0 +1,160 @@
+"""cudnnCausalConv1d*: causal convolutions along sequences, which have a stream in place of a handle.
+
+x, y and their gradients are packed (batch, dim, seqLen), weight (dim, kernelSize); in the functions with Nwh in their
+names (batch, seqLen, dim) and (kernelSize, dim). The gradients of weight and bias are added to what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lowdnn.capi.calls.frame import Frame
+from lowdnn.capi.calls.shared import member
+from lowdnn.capi.descriptors import TensorDescriptor
+from lowdnn.capi.errors import Call
+from lowdnn.capi.memory import Address, checked
+from lowdnn.capi.state import State
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
+from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.status import BadParamError, NotSupportedError
+from lowdnn.subquadratic_enums import CausalConv1dActivation
+
+#: The types of x, weight and bias, with that of the gradients' sums.
+_SUM_TYPES = {
+    DataType.FLOAT: DataType.FLOAT,
+    DataType.HALF: DataType.FLOAT,
+    DataType.BFLOAT16: DataType.FLOAT,
+    DataType.DOUBLE: DataType.DOUBLE,
+}
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The tensors of a call. is_nwh: whether channels lie side by side."""
+
+    name: str
+    dims: tuple[int, int, int]
+    taps: int
+    data_type: DataType
+    is_nwh: bool
+
+    def __post_init__(self) -> None:
+        sizes = zip(("batch", "dim", "seqLen", "kernelSize"), (*self.dims, self.taps), strict=True)
+        for argument, size in sizes:
+            if size < 1:
+                raise BadParamError.at(f"{self.name}.{argument}", expected="1 or more", got=size)
+        if self.data_type not in _SUM_TYPES:
+            expected, got = ", ".join(found.name for found in _SUM_TYPES), self.data_type.name
+            raise NotSupportedError.at(f"{self.name}.dataType", expected=f"one of {expected}", got=got)
+
+    @property
+    def rows(self) -> TensorDescriptor:
+        order = (0, 2, 1) if self.is_nwh else (0, 1, 2)
+        return TensorDescriptor(self.data_type, self.dims, packed_strides(self.dims, order))
+
+    def weight(self, data_type: DataType) -> TensorDescriptor:
+        dims = (self.dims[1], self.taps)
+        return TensorDescriptor(data_type, dims, packed_strides(dims, (1, 0) if self.is_nwh else (0, 1)))
+
+    def bias(self, data_type: DataType) -> TensorDescriptor:
+        return TensorDescriptor(data_type, self.dims[1:2], (1,))
+
+
+def forward(name: str, *, is_nwh: bool) -> Call:
+    def call(
+        state: State, stream: Address, x: Address, weight: Address, bias: Address, y: Address, batch: int, dim: int,
+        length: int, taps: int, data_type: int, activation: int,
+    ) -> None:  # fmt: skip
+        _check(name, x=x, weight=weight, bias=bias, y=y)
+        shape = _shape(name, (batch, dim, length), taps, data_type, is_nwh)
+        kind = member(CausalConv1dActivation, activation, f"{name}.activation")
+        with state.on_stream(stream) as handle:
+            frame = Frame.on(state, handle, name)
+            given = _parameters(frame, shape, x, weight, bias)
+            result = frame.builder.result(shape.rows, y, f"{name}.y")
+            frame.builder.operations.append(CausalConv1dForward(y=result, activation=kind, **given))
+            frame.run()
+
+    return call
+
+
+def backward(name: str, *, is_nwh: bool) -> Call:
+    def call(
+        state: State, stream: Address, x: Address, weight: Address, bias: Address, dy: Address, dx: Address,
+        dweight: Address, dbias: Address, batch: int, dim: int, length: int, taps: int, data_type: int, sum_type: int,
+        activation: int,
+    ) -> None:  # fmt: skip
+        _check(name, x=x, weight=weight, bias=bias, dy=dy, dx=dx, dweight=dweight, dbias=dbias)
+        shape = _shape(name, (batch, dim, length), taps, data_type, is_nwh)
+        kind = member(CausalConv1dActivation, activation, f"{name}.activation")
+        sums, wanted = member(DataType, sum_type, f"{name}.dwDataType"), _SUM_TYPES[shape.data_type]
+        if sums is not wanted:
+            expected = f"{wanted.name} for {shape.data_type.name}"
+            raise NotSupportedError.at(f"{name}.dwDataType", expected=expected, got=sums.name)
+        with state.on_stream(stream) as handle:
+            frame = Frame.on(state, handle, name)
+            builder, results = frame.builder, _Results(frame, shape, sums)
+            builder.operations.append(
+                CausalConv1dBackward(
+                    **_parameters(frame, shape, x, weight, bias),
+                    dy=builder.tensor(shape.rows, dy, f"{name}.dy"),
+                    dx=builder.result(shape.rows, dx, f"{name}.dx"),
+                    dweight=results.dweight,
+                    dbias=results.dbias,
+                    activation=kind,
+                )
+            )
+            results.add(dweight, dbias)
+            frame.run()
+
+    return call
+
+
+class _Results:
+    """The gradients of weight and bias, which are added to what is in memory."""
+
+    def __init__(self, frame: Frame, shape: _Shape, sums: DataType) -> None:
+        self._frame, self._weight, self._bias = frame, shape.weight(sums), shape.bias(sums)
+        self.dweight = frame.builder.virtual(self._weight.dims, sums)
+        self.dbias = frame.builder.virtual(self._bias.dims, sums)
+
+    def add(self, dweight: Address, dbias: Address) -> None:
+        self._add("dweight", self.dweight, self._weight, dweight)
+        self._add("dbias", self.dbias, self._bias, dbias)
+
+    def _add(self, argument: str, found: Tensor, of: TensorDescriptor, address: Address) -> None:
+        builder, where = self._frame.builder, f"{self._frame.name}.{argument}"
+        old = builder.tensor(of, address, where)
+        builder.pointwise(PointwiseMode.ADD, builder.result(of, address, where), found, old)
+
+
+def _check(name: str, **addresses: Address) -> None:
+    """Raises NullPointerError for an address that is NULL."""
+    for argument, address in addresses.items():
+        checked(address, f"{name}.{argument}")
+
+
+def _shape(name: str, dims: tuple[int, int, int], taps: int, data_type: int, is_nwh: bool) -> _Shape:
+    return _Shape(name, dims, taps, member(DataType, data_type, f"{name}.dataType"), is_nwh)
+
+
+def _parameters(frame: Frame, shape: _Shape, x: Address, weight: Address, bias: Address) -> dict[str, Tensor]:
+    """The operands that both directions read."""
+    data_type = shape.data_type
+    given = {"x": (shape.rows, x), "weight": (shape.weight(data_type), weight), "bias": (shape.bias(data_type), bias)}
+    return {
+        argument: frame.builder.tensor(of, address, f"{frame.name}.{argument}")
+        for argument, (of, address) in given.items()
+    }
+
+
+CALLS: Mapping[str, Call] = {
+    **{
+        f"cudnnCausalConv1d{layout}{direction}": make(f"cudnnCausalConv1d{layout}{direction}", is_nwh=layout == "Nwh")
+        for layout in ("", "Nwh")
+        for direction, make in (("Forward", forward), ("Backward", backward))
+    },
+}
