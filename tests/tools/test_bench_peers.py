@@ -37,6 +37,9 @@ _CASES = {
     "reduction dims=5000 axes=0 op=norm2 dtype=bf16 out=fp32": "torch",
     "reduction dims=40x72 axes=0,1 op=amax dtype=bf16 out=fp32": "torch",
     "resample n=2 c=8 hw=12x12 mode=max window=3 stride=2 pad=1 dir=bwd index=int8": "torch",
+    "causal_conv1d b=2 c=3 l=20 k=4 act=silu dtype=fp32": "torch",
+    "causal_conv1d b=2 c=3 l=20 k=4 layout=nhwc dtype=bf16": "torch",
+    "causal_conv1d b=2 c=3 l=20 k=4 dir=bwd act=silu dtype=fp32": "torch",
     "transform op=transpose dims=4x5x6x7 perm=0,2,1,3 dtype=bf16": "torch",
 }
 

@@ -9,6 +9,7 @@ import torch
 from lowdnn.cases.base import Case
 from lowdnn.cases.families.attention import AttentionCase
 from lowdnn.cases.families.attention_backward import AttentionBackwardCase
+from lowdnn.cases.families.causal_conv1d import CausalConv1dCase
 from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.families.matmul import MatmulCase
 from lowdnn.cases.families.moe import MoeCase
@@ -54,7 +55,15 @@ _SINGLE_UNIT = 2.0**-13
 _FP8_WEIGHT_UNIT = 2.0**-4
 #: Cases that have a say in their inputs.
 _ROUTED = (MoeCase, AttentionCase, AttentionBackwardCase)
-_CONTRACTIONS = (ConvolutionCase, MatmulCase, MoeCase, AttentionCase, AttentionBackwardCase, RnnCase)
+_CONTRACTIONS = (
+    ConvolutionCase,
+    CausalConv1dCase,
+    MatmulCase,
+    MoeCase,
+    AttentionCase,
+    AttentionBackwardCase,
+    RnnCase,
+)
 #: Cases whose weights are scaled so that sums are of the size of their terms.
 _SCALED = (ConvolutionCase, RnnCase)
 

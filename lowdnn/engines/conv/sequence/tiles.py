@@ -32,7 +32,7 @@ from lowdnn.plan import Argument, KernelRef, Pointer, Struct, TensorPointer, Wor
 POSITIONS = 8
 #: Threads of a block.
 THREADS = 128
-#: The most neighbouring threads along an axis, which exchange values by shuffles.
+#: The most neighbouring threads along the positions, which exchange values by shuffles.
 _LANES = 32
 #: The most bytes of an element of which a thread has two channels.
 _PAIRED_BYTES = 2
@@ -72,16 +72,17 @@ class Tiling:
     @cached_property
     def channels(self) -> int:
         """Channels of a thread: two where neighbouring threads then access a whole line of memory."""
-        are_few = self.channel_count % 2 or self.operands.x.element_bytes > _PAIRED_BYTES
-        has_bounds = self.operands.offsets is not None or self.operands.initial_states is not None
-        if not self.along_channels or are_few or (has_bounds and self.operands.taps > _PAIRED_TAPS):
-            return 1
-        return 2
+        operands = self.operands
+        has_pairs = self.along_channels and self.channel_count % 2 == 0 and operands.x.element_bytes <= _PAIRED_BYTES
+        has_bounds = operands.offsets is not None or operands.initial_states is not None
+        return 2 if has_pairs and not (has_bounds and operands.taps > _PAIRED_TAPS) else 1
 
     @cached_property
     def lanes(self) -> int:
+        """Neighbouring threads along an axis; all of a block where each channel has one tile alone."""
         extent = self.channel_count // self.channels if self.along_channels else ceil_div(self.length, POSITIONS)
-        return min(_LANES, ceil_power(max(extent, 1)))
+        most = THREADS if self.along_channels and self.length <= POSITIONS else _LANES
+        return min(most, ceil_power(max(extent, 1)))
 
     @property
     def groups(self) -> int:
@@ -142,10 +143,9 @@ class Tiling:
 
     def limit(self) -> str:
         """The reason why the kernels cannot count the positions or blocks, or ''."""
-        bounds = 0 if self.operands.offsets is None else self.operands.offsets.dims[0]
-        most = max(self.length, self.rows, self.operands.taps, bounds)
+        most = max(self.length, self.rows, self.operands.taps, self.operands.count * self.channel_count)
         if most > _MOST:
-            return f"tensor.dims: expected at most {_MOST} positions, channels of all batches and sequences, got {most}"
+            return f"tensor.dims: expected at most {_MOST} positions, and channels of all sequences, got {most}"
         blocks = self.blocks(1)
         return f"tensor.dims: expected at most {MAX_GRID_X} blocks, got {blocks}" if blocks > MAX_GRID_X else ""
 

@@ -144,7 +144,7 @@ def test_lanes_follow_the_memory() -> None:
     assert tiling("causal_conv1d b=8 c=4095 l=4096 k=4 dtype=bf16 layout=nhwc") == (1, 32, 1, 1, 1)
     assert tiling("causal_conv1d b=8 c=4096 l=4095 k=4 dtype=bf16") == (0, 32, 1, 1, 1)
     assert tiling("causal_conv1d b=8 c=64 l=60 k=4 dtype=bf16 out_layout=nhwc") == (0, 8, 1, 4, 0)
-    assert tiling("causal_conv1d b=8 c=4096 l=1 k=4 dtype=bf16 layout=nhwc") == (1, 32, 2, 2, 2)
+    assert tiling("causal_conv1d b=8 c=4096 l=1 k=4 dtype=bf16 layout=nhwc") == (1, 128, 2, 2, 2)
 
 
 def test_sums_have_few_parts() -> None:
