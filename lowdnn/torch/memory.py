@@ -4,8 +4,9 @@ device."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, Protocol
 
 import torch
@@ -53,7 +54,7 @@ class Memory(Protocol):
 
     dispatch_key: str
     is_gpu: bool
-    planning: Lock
+    planning: AbstractContextManager[bool]
 
     def handle(self, device: Any) -> Handle: ...
 
@@ -73,7 +74,7 @@ class CudaMemory:
     is_gpu = True
 
     def __init__(self) -> None:
-        self.planning = Lock()
+        self.planning: AbstractContextManager[bool] = RLock()
         self._handles = _Handles("cuda")
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._empty = torch.empty
@@ -106,7 +107,7 @@ class EmulatedMemory:
     is_gpu = False
 
     def __init__(self) -> None:
-        self.planning = Lock()
+        self.planning: AbstractContextManager[bool] = RLock()
         self._handles = _Handles("emulated")
         self._launching = Lock()
 
