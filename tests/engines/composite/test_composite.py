@@ -140,10 +140,9 @@ def test_convolution_activation_matmul_softmax(device: Runtime) -> None:
     product = builder.matmul(active, builder.tensor((1, 1, 5, 7), DataType.FLOAT))
     softmax(builder, product, axis=3)
     plan = check_close(device, ENGINE, builder.graph(), length=27 * 5 * 4)
-    names = engines_of(plan)
-    assert [name.split("_")[0] for name in names] == ["conv", "matmul", "reduction", "pointwise"], (
-        "the product has a max"
-    )
+    families = [name.split("_")[0] for name in engines_of(plan)]
+    assert families[:2] == ["conv", "matmul"], "the activation is in the convolution"
+    assert families[2:] in (["reduction", "reduction", "pointwise"], ["reduction", "pointwise"])
 
 
 def test_softmax_keeps_the_exponential_for_the_division(device: Runtime) -> None:
