@@ -248,12 +248,12 @@ class EmulatedDriver(PeerCalls):
     def stream_synchronize(self, stream: int) -> None:
         call = "cuStreamSynchronize"
         with self._context.entered(call, stream) as state:
-            line = checked_stream(state, stream, call).line
-            finish(state, call, line.device, [line.tail])
+            queue = checked_stream(state, stream, call).queue
+            finish(state, call, queue.device, [queue.tail])
 
     def stream_query(self, stream: int) -> bool:
         with self._context.entered("cuStreamQuery", stream) as state:
-            return state.system.queues.is_done(checked_stream(state, stream, "cuStreamQuery").line.tail)
+            return state.system.queues.is_done(checked_stream(state, stream, "cuStreamQuery").queue.tail)
 
     def stream_wait_event(self, stream: int, event: int) -> None:
         with self._context.entered("cuStreamWaitEvent", stream, event) as state:

@@ -36,6 +36,10 @@ class Marker:
     run: Callable[[], None]
 
 
+#: The work of a task that is done.
+_OVER = Marker(lambda: None)
+
+
 class Kind(Enum):
     """A device's legacy stream and its blocking streams wait for each other; other streams are free."""
 
@@ -45,7 +49,7 @@ class Kind(Enum):
 
 
 @dataclass(eq=False)
-class Line:
+class Queue:
     """The order of a stream's tasks on ``device``, whose ``clock`` its work advances. ``tail``: the last of ``count``
     tasks."""
 
@@ -59,10 +63,10 @@ class Line:
 
 @dataclass(eq=False)
 class Task:
-    """Work in a line. It starts once those in ``after`` are done; ``order``: its place among all tasks. ``seen``: the
+    """Work in a queue. It starts once those in ``after`` are done; ``order``: its place among all tasks. ``seen``: the
     count of changes to memory when all its lanes waited; None where they do not."""
 
-    line: Line
+    queue: Queue
     work: KernelWork | OtherWork | Marker
     after: tuple[Task, ...]
     order: TaskOrder
@@ -76,8 +80,8 @@ class Task:
 
 
 class Queues:
-    """All lines of a driver. The thread that uses them holds ``condition``, and gives it back while it waits for others
-    to add work. ``faults``: the first fault of each device that nobody has been told of."""
+    """All queues of a driver. The thread that uses them holds ``condition``, and gives it back while it waits for
+    others to add work. ``faults``: the first fault of each device that nobody has been told of."""
 
     def __init__(self, options: Options, condition: threading.Condition, space: AddressSpace) -> None:
         policy = Policy.parse(options.policy)
@@ -85,11 +89,11 @@ class Queues:
         self.defers = options.devices > 1
         self._timeout_s = options.timeout_s
         self._picker = policy.launch_picker()
-        self._lines: list[Line] = []
+        self._queues: list[Queue] = []
         self._pending: list[Task] = []
         self._current: Task | None = None
         self._records = Records() if options.races else None
-        # By line, up to which task the host has waited for it.
+        # By queue, up to which task the host has waited for it.
         self._known: dict[object, int] = {}
         # Changes to memory that waiting lanes may see.
         self._changes = 0
@@ -101,32 +105,38 @@ class Queues:
         self._is_quiet = False
 
     # -- adding work ------------------------------------------------------------------------------------------------
-    def line(self, device: int, kind: Kind, clock: DeviceClock) -> Line:
-        made = Line(device, kind, clock)
-        self._lines.append(made)
+    def begin(self, device: int, kind: Kind, clock: DeviceClock) -> Queue:
+        made = Queue(device, kind, clock)
+        self._queues.append(made)
         return made
 
-    def end_line(self, line: Line) -> None:
-        """No further work comes into a line."""
-        line.is_open = False
-        self._forget_lines()
+    def end(self, queue: Queue) -> None:
+        """No further work comes into a queue."""
+        queue.is_open = False
+        self._forget_ended()
 
-    def add(self, line: Line, work: KernelWork | OtherWork | Marker, after: Iterable[Task] = ()) -> Task | None:
-        """Adds work to a line, after further tasks; None where it has run already."""
+    def add(self, queue: Queue, work: KernelWork | OtherWork | Marker, after: Iterable[Task] = ()) -> Task | None:
+        """Adds work to a queue, after further tasks; None where it has run already."""
         if not self.defers:
-            _run_at_once(line, work)
+            _run_at_once(queue, work)
             return None
-        tails = [line.tail, *(other.tail for other in self._lines if _are_ordered(line, other))]
+        tails = [queue.tail, *(other.tail for other in self._queues if _are_ordered(queue, other))]
         before = [*after, *(tail for tail in tails if tail is not None)]
-        line.count += 1
-        known = _latest(self._known, *(one.order.known for one in before), {line: line.count})
+        queue.count += 1
+        known = self._known_after(before, {queue: queue.count})
         unfinished = tuple(one for one in before if not one.is_done)
-        task = Task(line, work, unfinished, TaskOrder(line, line.count, known))
-        line.tail = task
+        task = Task(queue, work, unfinished, TaskOrder(queue, queue.count, known))
+        queue.tail = task
         self._pending.append(task)
         self._is_quiet = False
         self._condition.notify_all()
         return task
+
+    def _known_after(self, before: list[Task], own: Mapping[object, int]) -> Mapping[object, int]:
+        """By queue, the last task before a new one, where races are looked for."""
+        if self._records is None:
+            return own
+        return _latest(self._known, *(one.order.known for one in before), own)
 
     def use(self, is_user: bool) -> None:
         """Tells whether the calling thread may add work."""
@@ -148,7 +158,7 @@ class Queues:
 
     def finish_device(self, device: int) -> None:
         """Returns when all tasks of a device are done."""
-        self.finish([line.tail for line in self._lines if line.device == device])
+        self.finish([queue.tail for queue in self._queues if queue.device == device])
 
     def is_done(self, task: Task | None) -> bool:
         """Whether a task is done, after as much of all work as can be done."""
@@ -160,14 +170,14 @@ class Queues:
         return True
 
     def close(self, device: int) -> None:
-        """Ends all lines of a device, with the tasks in them."""
+        """Ends all queues of a device, with the tasks in them."""
         self.drop(device)
         self.faults.pop(device, None)
-        self._lines = [line for line in self._lines if line.device != device]
+        self._queues = [queue for queue in self._queues if queue.device != device]
 
     def drop(self, device: int) -> None:
         """Ends the tasks of a device, done or not."""
-        for task in [task for task in self._pending if task.line.device == device]:
+        for task in [task for task in self._pending if task.queue.device == device]:
             if task.execution is not None:
                 task.execution.close()
             self._done(task)
@@ -178,23 +188,23 @@ class Queues:
         if not ready:
             return False
         if self._current not in ready or self._picker.interrupts:
-            self._current = ready[self._picker.pick([task.line.device for task in ready])]
+            self._current = ready[self._picker.pick([task.queue.device for task in ready])]
         task = self._current
         try:
             self._advance(task)
         except (EmulationFault, LaneFault, RuntimeError) as fault:
-            self._fail(task.line.device, fault)
+            self._fail(task.queue.device, fault)
         return True
 
     def _advance(self, task: Task) -> None:
         if not isinstance(task.work, KernelWork):
             self._record(task)
-            _run_at_once(task.line, task.work)
+            _run_at_once(task.queue, task.work)
             self._done(task)
             return
         execution = task.execution
         if execution is None:
-            execution = task.execution = task.work.begin(task.line, self._records, task.order)
+            execution = task.execution = task.work.begin(task.queue, self._records, task.order)
         elif task.seen is not None:
             execution.others_stored()
         before = execution.progress
@@ -208,7 +218,7 @@ class Queues:
 
     def _record(self, task: Task) -> None:
         """Looks for races of a copy with what may run beside it."""
-        work, device = task.work, task.line.device
+        work, device = task.work, task.queue.device
         if self._records is None or not isinstance(work, OtherWork):
             return
         for address, is_write in ((work.reads, False), (work.writes, True)):
@@ -229,23 +239,30 @@ class Queues:
 
     def _host_knows(self, tasks: Iterable[Task]) -> None:
         """The host has waited for tasks: what it adds from now on comes after them."""
-        self._known = _latest(self._known, *(task.order.known for task in tasks))
         if self._records is not None:
+            self._known = _latest(self._known, *(task.order.known for task in tasks))
             self._records.forget(self._is_over)
-        self._forget_lines()
+        self._forget_ended()
 
-    def _forget_lines(self) -> None:
-        """Forgets ended lines of which the host knows all."""
-        known = self._known
-        self._lines = [line for line in self._lines if line.is_open or known.get(line, 0) < line.count]
+    def _forget_ended(self) -> None:
+        """Forgets ended queues, once their tasks are done and the host knows of all that others may run beside."""
+        self._queues = [queue for queue in self._queues if queue.is_open or not self._is_known(queue)]
+        if self._records is not None:
+            named = {*self._queues, *self._records.queues()}
+            self._known = {queue: number for queue, number in self._known.items() if queue in named}
+
+    def _is_known(self, queue: Queue) -> bool:
+        if queue.tail is None or not queue.tail.is_done:
+            return queue.tail is None
+        return self._records is None or self._known.get(queue, 0) >= queue.count
 
     def _is_over(self, order: TaskOrder) -> bool:
         """Whether all that is and will be under way comes after a task."""
-        is_known = self._known.get(order.line, 0) >= order.number
+        is_known = self._known.get(order.queue, 0) >= order.number
         return is_known and all(task.order.follows(order) for task in self._pending)
 
     def _done(self, task: Task) -> None:
-        task.is_done, task.after, task.execution = True, (), None
+        task.is_done, task.after, task.execution, task.work = True, (), None, _OVER
         self._pending.remove(task)
         self._changes += 1
         self._condition.notify_all()
@@ -285,8 +302,8 @@ class Queues:
         faults = {}
         for task in waits:
             others = [text for other, text in waits.items() if other is not task]
-            if task.execution is not None and task.line.device not in faults:
-                faults[task.line.device] = task.execution.deadlock([*others, *self._failures()])
+            if task.execution is not None and task.queue.device not in faults:
+                faults[task.queue.device] = task.execution.deadlock([*others, *self._failures()])
         for device, fault in faults.items():
             self._fail(device, fault)
 
@@ -295,31 +312,31 @@ class Queues:
 
 
 def _latest(*known: Mapping[object, int]) -> dict[object, int]:
-    """By line, the last of the tasks that are known."""
+    """By queue, the last of the tasks that are known."""
     merged: dict[object, int] = {}
     for one in known:
-        for line, number in one.items():
-            merged[line] = max(number, merged.get(line, 0))
+        for queue, number in one.items():
+            merged[queue] = max(number, merged.get(queue, 0))
     return merged
 
 
-def _run_at_once(line: Line, work: KernelWork | OtherWork | Marker) -> None:
+def _run_at_once(queue: Queue, work: KernelWork | OtherWork | Marker) -> None:
     if isinstance(work, KernelWork):
-        work.begin(line, None, None).run()
+        work.begin(queue, None, None).run()
         return
     work.run()
     if isinstance(work, OtherWork):
-        line.clock.copy(work.size_bytes)
+        queue.clock.copy(work.size_bytes)
 
 
-def _are_ordered(line: Line, other: Line) -> bool:
+def _are_ordered(queue: Queue, other: Queue) -> bool:
     """Whether tasks of two streams of a device wait for each other: one is the legacy stream, none is free."""
-    kinds = (line.kind, other.kind)
-    return line.device == other.device and line is not other and Kind.LEGACY in kinds and Kind.FREE not in kinds
+    kinds = (queue.kind, other.kind)
+    return queue.device == other.device and queue is not other and Kind.LEGACY in kinds and Kind.FREE not in kinds
 
 
 def _who_waits(task: Task) -> str:
     execution = task.execution
     if execution is None:
         return ""
-    return f"kernel {execution.kernel.name} on device {task.line.device}: {execution.waits}"
+    return f"kernel {execution.kernel.name} on device {task.queue.device}: {execution.waits}"

@@ -13,7 +13,7 @@ from lowdnn.driver.emulated.launching import LoadedFunction
 from lowdnn.driver.emulated.machine import Machine, Module
 from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.memory.space import AddressSpace
-from lowdnn.driver.emulated.queues import Kind, Line, Queues, Task
+from lowdnn.driver.emulated.queues import Kind, Queue, Queues, Task
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.results import CuResult
 
@@ -38,18 +38,18 @@ class Capture:
 
 @dataclass
 class StreamState:
-    """The state of a stream, whose work stands in ``line``.
+    """The state of a stream, whose work stands in ``queue``.
 
     capture: the capture that its work goes to.  passed: the nodes there on which its next work depends.
     """
 
-    line: Line
+    queue: Queue
     capture: Capture | None = None
     passed: set[int] = field(default_factory=set)
 
     @property
     def device(self) -> int:
-        return self.line.device
+        return self.queue.device
 
 
 @dataclass
@@ -107,7 +107,7 @@ class DeviceState:
         self.streams = {0: legacy, 1: legacy, 2: own}
 
     def new_stream(self, kind: Kind) -> StreamState:
-        return StreamState(self.system.queues.line(self.number, kind, self.machine.clock))
+        return StreamState(self.system.queues.begin(self.number, kind, self.machine.clock))
 
     def tell(self, call: str, arguments: str) -> None:
         """Raises the DriverError of a fault on the device that nobody has been told of."""

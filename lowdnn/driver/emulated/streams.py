@@ -24,7 +24,7 @@ def submit(state: DeviceState, stream: int, work: Work | Marker) -> Task | None:
     or captured."""
     found = stream_of(state, stream)
     if found.capture is None or isinstance(work, Marker):
-        return state.system.queues.add(found.line, work)
+        return state.system.queues.add(found.queue, work)
     found.passed.add(state.add(found.capture.graph.nodes, work))
     return None
 
@@ -83,7 +83,7 @@ def destroy_stream(state: DeviceState, stream: int) -> None:
     if found.capture is not None and found.capture.origin == stream:
         _forget(state, found.capture)
     del state.system.states[found.device].streams[stream]
-    state.system.queues.end_line(found.line)
+    state.system.queues.end(found.queue)
 
 
 def _forget(state: DeviceState, capture: Capture) -> None:
@@ -136,7 +136,7 @@ def wait_event(state: DeviceState, stream: int, event: int) -> None:
     else:
         _refuse_captured(waited, "cuStreamWaitEvent")
         if waited.task is not None:
-            state.system.queues.add(waiting.line, Marker(_nothing), (waited.task,))
+            state.system.queues.add(waiting.queue, Marker(_nothing), (waited.task,))
 
 
 def record_event(state: DeviceState, event: int, stream: int) -> None:
@@ -148,9 +148,9 @@ def record_event(state: DeviceState, event: int, stream: int) -> None:
     if recorded.capture is None:
 
         def record() -> None:
-            recorded.time_ns = recording.line.clock.record_event()
+            recorded.time_ns = recording.queue.clock.record_event()
 
-        recorded.task = state.system.queues.add(recording.line, Marker(record))
+        recorded.task = state.system.queues.add(recording.queue, Marker(record))
 
 
 def destroy_event(state: DeviceState, event: int) -> None:

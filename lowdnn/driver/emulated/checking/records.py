@@ -55,6 +55,10 @@ class Records:
         if not self.launches:
             self.locations.clear()
 
+    def queues(self) -> set[object]:
+        """The streams of what has been noted."""
+        return {one.order.queue for one in self.launches} | {one.order.queue for one in self.copies}
+
     def inherited(self, order: TaskOrder) -> dict[LaunchHistory, Array]:
         """The knowledge of other launches that a task has from the launches before it."""
         known: dict[LaunchHistory, Array] = {}

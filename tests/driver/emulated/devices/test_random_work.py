@@ -39,7 +39,7 @@ extern "C" __global__ void await(const u32* x, u32* y, u32 c, u32* flag) {
 SOURCES = {"sys": KERNELS, "gpu": KERNELS.replace(".sys", ".gpu")}
 FLAGS = 8
 BUFFERS = 4
-KINDS = ("add", "copy", "fill", "record", "wait", "wait", "stream", "device", "signal", "signal", "await", "await")
+KINDS = ("add", "copy", "fill", "record", "wait", "wait", "stream", "device", "renew", *("signal", "await") * 2)
 POLICIES = ("lockstep", "cta-reverse", "warp-serial({seed})", "fuzz({seed})")
 
 
@@ -68,14 +68,21 @@ class Oracle:
         """The task just added sets a flag."""
         self.flags.append((device, self.tails[device, stream], scope))
 
-    def await_flag(self, device: int, stream: int, flag: int, scope: str) -> None:
-        """The next task of the stream waits for a flag, and comes after what set it if both scopes reach."""
+    def await_flag(self, device: int, stream: int, flag: int, scope: str) -> bool:
+        """The next task of the stream waits for a flag, and comes after what set it if both scopes reach.
+
+        False where the scopes do not reach, but the stream knows the flag from elsewhere: a release hands on what came
+        before its flag, not the flag itself, so that the detector may report this.
+        """
         setter, known, its_scope = self.flags[flag]
         before = self.host | self._ordered(device, stream)
         if setter == device or scope == its_scope == "sys":
             self.tails[device, stream] = before | known
-        elif before | known != before:
+        elif before | known == before:
+            return False
+        else:
             self.is_torn = True
+        return True
 
     def record(self, device: int, stream: int) -> None:
         self.tails[device, stream] = self.host | self._ordered(device, stream)
@@ -136,11 +143,15 @@ class Program:
             event = draw.randrange(len(oracle.events))
             oracle.wait(*place, event)
             arguments = (*place, event)
+        elif kind == "renew":
+            if place[1] < 2:
+                return
+            oracle.tails[place[0], 4 + len(self.steps)] = oracle.tails.pop(place, 0)
         elif kind == "stream":
             oracle.host |= oracle.tails.get(place, 0)
         else:
-            for other in range(4):
-                oracle.host |= oracle.tails.get((place[0], other), 0)
+            for (owner, _), known in oracle.tails.items():
+                oracle.host |= known if owner == place[0] else 0
         self.steps.append((kind, arguments))
 
     def _draw_flag(self, draw: random.Random, kind: str, place: tuple[int, int], numbers: tuple[int, int, int]) -> None:
@@ -148,8 +159,8 @@ class Program:
         flag = len(oracle.flags) if kind == "signal" else draw.randrange(max(len(oracle.flags), 1))
         if flag >= (FLAGS if kind == "signal" else len(oracle.flags)):
             return
-        if kind == "await":
-            oracle.await_flag(*place, flag, scope)
+        if kind == "await" and not oracle.await_flag(*place, flag, scope):
+            return
         oracle.add(*place, x, y)
         if kind == "signal":
             oracle.signal(*place, scope)
@@ -214,6 +225,12 @@ class _Running:
 
     def wait(self, device: int, stream: int, event: int) -> None:
         self.driver.stream_wait_event(stream, self.events[event])
+
+    def renew(self, device: int, stream: int) -> None:
+        """Another stream takes the place of one that is destroyed, with work in it."""
+        self.driver.stream_destroy(stream)
+        streams = self.streams[device]
+        streams[streams.index(stream)] = self.driver.stream_create()
 
     def stream(self, device: int, stream: int) -> None:
         self.driver.stream_synchronize(stream)
