@@ -78,12 +78,12 @@ class State:
         self._driver = driver
         self._lock = threading.Lock()
         self._stream_handles: dict[int, Handle] = {}
-        self._stream_lock = threading.Lock()
+        self._stream_lock = threading.RLock()
         tell_after_fork(self)
 
     def after_fork(self) -> None:
         """Other threads may have held the locks, which are not there in the child to give them back."""
-        self._lock, self._stream_lock = threading.Lock(), threading.Lock()
+        self._lock, self._stream_lock = threading.Lock(), threading.RLock()
 
     @property
     def device_kind(self) -> str:
@@ -120,15 +120,20 @@ class State:
     def on_stream(self, stream: Address) -> Iterator[Handle]:
         """A handle for a call that has a stream in place of one: the device's own, on that stream.
 
-        Threads use it in turn, since work and stream belong together.
+        Threads use it in turn, since work and stream belong together. A call may make another one in its thread, such
+        as from a log callback, and goes on in its own stream.
         """
         with self._stream_lock:
             device = _current_device(self.driver)
             if device not in self._stream_handles:
                 self._stream_handles[device] = self.open_handle()
             handle = self._stream_handles[device]
+            outer = handle.stream
             handle.set_stream(stream or 0)
-            yield handle
+            try:
+                yield handle
+            finally:
+                handle.set_stream(outer)
 
     def close_handle(self, handle: Handle) -> None:
         self.graphs.forget(handle)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lowdnn import dtypes
+from lowdnn.capi.loading import Binding
 from lowdnn.enums import DataType
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
@@ -137,6 +138,16 @@ def test_work_goes_to_the_stream(caller: Caller, device: Runtime) -> None:
     device.context.synchronize()
     np.testing.assert_array_equal(drawn.memory.get(other), before)
     assert (drawn.memory.get(y) != before).any()
+
+
+def test_a_call_inside_of_another_has_its_own_stream(binding: Binding, device: Runtime) -> None:
+    """A log callback may make calls: the outer call goes on in its stream, and no lock is waited for."""
+    outer, inner = (Stream.create(device.context) for _ in range(2))
+    with binding.state.on_stream(outer.handle) as handle:
+        with binding.state.on_stream(inner.handle) as same:
+            assert same is handle
+            assert handle.stream == inner.handle
+        assert handle.stream == outer.handle
 
 
 @pytest.mark.parametrize(
