@@ -35,8 +35,10 @@ from lowdnn.status import BadParamError, LowdnnError, LowdnnWarning
 
 #: Seconds from a new graph to the file, for whatever is loaded with it.
 _SOON_S = 0.1
-#: Seconds between two writings: the least and the most.
-_LEAST_S, _MOST_S = 1.0, 30.0
+#: The least seconds between two writings.
+_LEAST_S = 1.0
+#: The most seconds between two writings while a count grows.
+_MOST_S = 30.0
 #: The share of its time that the thread may spend writing.
 _WRITING_SHARE = 0.05
 

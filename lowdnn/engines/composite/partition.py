@@ -1,9 +1,9 @@
 """Cuts a graph into sub-graphs that engines take: the cheapest sequence of intervals of a topological order.
 
 An interval of a topological order is convex, so its parts can run one after the other. Two orders are tried, the
-graph's own and a depth-first one that keeps producers beside their consumers; among all cuts of both, the ones win
-whose parts keep the inputs' precision wherever that can be, of these the one with the least time by ``plan_us``, then
-the one that moves the fewest bytes, and the first one found where they tie.
+graph's own and a depth-first one that keeps producers beside their consumers. Among all cuts of both, those win whose
+parts keep the inputs' precision wherever that can be. The one with the least time by ``plan_us`` is taken; where times
+tie, the one that moves the fewest bytes, and then the first one found.
 
 An interval grows only while it is within the limits of some engine (``growth``). It is passed over where even a
 launch that moves its tensors once would cost more than what is found. Intervals of one form are planned once
