@@ -24,8 +24,8 @@ from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 class Request:
     """The actions for each case. ``engine``: None for the heuristics' first choice, ``all`` for each that can.
 
-    ``is_checked``: compare with the reference. ``is_exact``: integer-filled data, compared bit for bit. ``repeats``:
-    times are medians of so many executes; 0: nothing is timed.
+    ``is_checked``: compare with the reference. ``is_exact``: integer-filled data, compared bit for bit if the plan sums
+    exactly. ``repeats``: times are medians of so many executes; 0: nothing is timed.
     """
 
     engine: str | None
@@ -110,7 +110,8 @@ def _result(
         plan = candidate.plan
         notes = tuple(note.name for note in plan.numerical_notes)
         found = replace(blank, plan=plan.name, workspace_bytes=plan.workspace_bytes, notes=notes)
-        inputs = case.inputs(request.seed, exact=request.is_exact)
+        is_exact = request.is_exact and sums_exactly(plan)
+        inputs = case.inputs(request.seed, exact=is_exact)
         outcome = run_graph(handle, graph, plan, inputs, request.repeats)
     except LowdnnError as error:
         fault = error.report if isinstance(error, DriverError) else {}
@@ -119,7 +120,7 @@ def _result(
     if not (request.is_checked or request.is_exact):
         return found
     expected = expected_outputs(graph, inputs, candidate.plan.numerical_notes, case.length)
-    wrong = _differences(case, graph, candidate, expected, outcome.outputs, request.is_exact)
+    wrong = _differences(case, graph, expected, outcome.outputs, is_exact)
     errors = (largest_error(outcome.outputs[t.uid], expected[t.uid].values, t.data_type) for t in graph.outputs)
     return replace(found, status="FAILED" if wrong else "ok", detail=wrong, error=max(errors, default=0.0))
 
@@ -127,7 +128,6 @@ def _result(
 def _differences(
     case: Case,
     graph: OperationGraph,
-    candidate: Candidate,
     expected: Mapping[int, Expected],
     outputs: dict[int, NDArray[Any]],
     is_exact: bool,
@@ -135,7 +135,7 @@ def _differences(
     reports = []
     for tensor in graph.outputs:
         wanted = expected[tensor.uid]
-        allowed = EXACT if is_exact and case.is_exact and sums_exactly(candidate.plan) else wanted.allowed
+        allowed = EXACT if is_exact and case.is_exact else wanted.allowed
         report = differences(outputs[tensor.uid], wanted.values, tensor.data_type, allowed)
         if report:
             reports.append(f"{tensor.label}: {report}")

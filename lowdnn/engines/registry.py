@@ -193,6 +193,7 @@ _OWN_KERNELS = (
         "conv.sequence.causal_conv1d_backward.CausalConv1dBackwardEngine",
         (CausalConv1dBackward,),
     ),
+    EngineEntry(54, "conv_fft", "conv.fft.conv_fft.ConvFft", (ConvolutionOperation,)),
 )
 
 _SINGLE = (

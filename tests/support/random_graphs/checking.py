@@ -14,7 +14,7 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.cases.compare import EXACT, differences, tolerance
+from lowdnn.cases.compare import EXACT, differences, sums_exactly, tolerance
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, NumericalNote
@@ -59,7 +59,8 @@ def problem_of(runtime: Runtime, grown: Grown, plan: Plan, unrounded: Collection
             is_kept = is_of_sequences(op, grown.inputs)[:, None]
             actual[op.y.uid] = np.where(is_kept, stored, np.zeros_like(stored))
     expected = evaluate(grown.graph, grown.inputs)
-    changed = [] if grown.is_exact else _changed(grown, plan.numerical_notes, unrounded)
+    is_exact = grown.is_exact and sums_exactly(plan)
+    changed = [] if is_exact else _changed(grown, plan.numerical_notes, unrounded)
     found = (
         _problem(grown.graph.tensors[uid], actual[uid], wanted, [values[uid] for values in changed])
         for uid, wanted in expected.items()

@@ -1,0 +1,155 @@
+// conv_fft_targets: windows of a convolution's result from their spectra, through the epilogue:
+//     target[o] = epilogue(value o of the window that has the spectrum),    o < step along each axis
+//
+// The spectrum is given (FUSED 0), or it is that of a window of the source times the conjugate of the filter's (FUSED
+// 1), which correlates the two. Then both transforms are done in the block, and nothing between source and target goes
+// through device memory. Spectra of filters have the factor 1 / POINTS.
+// Layouts: source and target have any strides. A line of the target is a pair of a row and a map, the map fastest;
+// these are n and channel, or in a filter gradient (SWAPPED) c and k.
+// Block: the lines of BlockLines, one window of each; blockIdx.x = tile of lines * windows + window.
+// Shared memory (dynamic): the block's lines of real_transform.cuh.
+// Launch: at most 512 threads; it may be a dependent launch.
+// Macros: POINTS SPATIAL (windows.cuh) FUSED SWAPPED; X_TYPE: the source's type if FUSED; SPACED: 1 if elements of the
+// target are farther apart than one position.
+
+#include "include/optional.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "windows.cuh"
+#include "generated.cuh"
+
+// One axis of the target. Window w has positions w * step and on; its elements are at every spacing-th position.
+struct TargetAxis {
+  i32 step, elements;
+  Divider spacing;
+};
+
+struct Targets {
+  BlockLines block;
+  const Complex* spectra;  // FUSED: the filters' spectra; otherwise the target's
+  Divider count;           // windows of a line
+  Divider counts[SPATIAL];
+  Divider extents[SPATIAL];  // a window's
+  TargetAxis axes[SPATIAL];
+  Divider maps;
+  i32 lines;
+  Functor::Args epilogue;
+};
+
+// A line of the target and one of its windows.
+struct Place {
+  u32 row, map;
+  i32 positions[SPATIAL];
+};
+
+struct Source {
+  Windows<X_TYPE, false> source;
+  Divider channel_maps;  // maps of one channel of the source
+
+  // The passes of the source's transform but the last one.
+  template <class Places>
+  __device__ __forceinline__ void split(const BlockLines& block, const Places& place_of, u32 window,
+                                        Complex* lines) const {
+    i32 positions[SPATIAL];
+    source.begin(window, positions);
+    block.for_each([&](int line, int butterfly) {
+      const Place place = place_of(line);
+      Complex v[16];
+      source.load(source.line(place.row, channel_maps.divide(place.map)), positions, butterfly,
+                  lines + line * Line::LINE, v);
+      Line::split<0>(v, 0);
+      Line::Elements<0>(butterfly).put(lines + line * Line::LINE, v);
+    });
+    block.split_between<Line::passes()>(lines);
+  }
+};
+
+struct NoSource {
+  template <class Places>
+  __device__ __forceinline__ void split(const BlockLines&, const Places&, u32, Complex*) const {}
+};
+
+struct Params : Targets, Either<FUSED, Source, NoSource>::Type {};
+
+// Hands value `number` of a window to the epilogue if it is an element of the target.
+__device__ __forceinline__ void finish(const Params& p, const Place& place, u32 number, f32 value) {
+  u32 coordinates[SPATIAL];
+  digits<SPATIAL>(p.extents, number, coordinates);
+  i64 coordinate[SPATIAL + 2] = {SWAPPED ? place.map : place.row, SWAPPED ? place.row : place.map};
+  bool exists = true;
+#pragma unroll
+  for (int s = 0; s < SPATIAL; ++s) {
+    const TargetAxis& axis = p.axes[s];
+    const u32 position = place.positions[s] + coordinates[s];
+    const u32 element = SPACED ? axis.spacing.divide(position) : position;
+    exists = exists && coordinates[s] < u32(axis.step) && element < u32(axis.elements);
+    if (SPACED) exists = exists && element * axis.spacing.divisor == position;
+    coordinate[2 + s] = element;
+  }
+  const f32 values[1] = {value};
+  if (exists) {
+    Functor::apply<1>(p.epilogue, Functor::cursor(p.epilogue, coordinate), coordinate[SPATIAL + 1], 1, values);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  Complex* const lines = reinterpret_cast<Complex*>(shared);
+  constexpr int LAST = Line::passes();
+  const u32 tile = p.count.divide(blockIdx.x), window = blockIdx.x - tile * p.count.divisor;
+  i32 windows[SPATIAL];
+  digits<SPATIAL>(p.counts, window, windows);
+  // Lines past the last one repeat it and are not stored.
+  const auto place_of = [&](int line) {
+    const u32 number = min(i32(tile) * p.block.count() + line, p.lines - 1);
+    Place place = {};
+    place.row = p.maps.divide(number);
+    place.map = number - place.row * p.maps.divisor;
+#pragma unroll
+    for (int s = 0; s < SPATIAL; ++s) place.positions[s] = windows[s] * p.axes[s].step;
+    return place;
+  };
+  wait_for_previous_kernel();
+  allow_next_kernel();
+
+  p.split(p.block, place_of, window, lines);
+
+  // The values of the target's spectrum, and the first pass back.
+  p.block.for_each([&](int line, int butterfly) {
+    const Place place = place_of(line);
+    const i64 line_number = FUSED ? i64(place.map) : i64(place.row) * p.maps.divisor + place.map;
+    const i64 spectrum = FUSED ? line_number : line_number * p.count.divisor + window;
+    const Line::Elements<LAST> elements(butterfly);
+    Complex v[16];
+    if constexpr (FUSED) {
+      elements.get(lines + line * Line::LINE, v);
+      Line::split<LAST>(v, elements.number);
+    }
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+      const Complex value = p.spectra[spectrum_place(spectrum, butterfly, k)];
+      v[k] = FUSED ? v[k] * conjugate(value) : value;
+    }
+    Line::join<LAST>(v, elements.number);
+    elements.put(lines + line * Line::LINE, v);
+  });
+
+  // The passes between, and the last one, to the epilogue.
+  p.block.join_between<LAST>(lines);
+  p.block.for_each([&](int line, int butterfly) {
+    if (i32(tile) * p.block.count() + line >= p.lines) return;
+    const Place place = place_of(line);
+    const Line::Elements<0> elements(butterfly);
+    Complex* const own = lines + line * Line::LINE;
+    Complex v[16];
+    elements.get(own, v);
+    Line::join<0>(v, 0);
+    elements.put(own, v);  // read again, which needs fewer registers
+#pragma unroll 2
+    for (int k = 0; k < 16; ++k) {
+      const u32 number = butterfly + k * Line::BUTTERFLIES;
+      const Complex values = own[elements.place(k)];
+      finish(p, place, number, values.x);
+      finish(p, place, number + POINTS, values.y);
+    }
+  });
+}

@@ -1,0 +1,98 @@
+"""The work of each launch of a convolution by spectra, counted in instructions of threads.
+
+An instruction counts as one multiply-add, two operations. The counts are those of the kernels' source, rounded. Nothing
+here is measured, so that factors are on the safe side: kernels that are timed keep what they may lose.
+"""
+
+from __future__ import annotations
+
+from lowdnn.engines.conv.fft.correlation import SpectralCorrelation
+from lowdnn.engines.conv.fft.lines import BUTTERFLY, Lines
+from lowdnn.engines.conv.fft.tiling import COMPLEX_BYTES, Tiling
+from lowdnn.engines.launch import bytes_touched, moved_bytes
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import MathUnit, Work
+
+#: Instructions of a butterfly in a pass: a root, its powers, products and sums, shared memory.
+_PASS = 375
+#: Instructions of a butterfly in the first pass, whose roots are constants and whose radix is mostly less.
+_FIRST_PASS = 200
+#: Values of a butterfly that the first pass reads, or the last one writes.
+_VALUES = 2 * BUTTERFLY
+#: Instructions that read one value: its position, the check that it exists, its conversion.
+_READ = 9
+#: Instructions that write one value: its coordinates, the check that it exists, its address and the epilogue.
+_WRITE = 16
+#: Further instructions of a value for each axis but one, and for each axis with distant elements.
+_AXIS = 6
+#: Further instructions of a value for each tensor that the epilogue reads.
+_LOAD = 8
+#: Instructions that store or load a butterfly's values of a spectrum.
+_SPECTRUM = 4 * BUTTERFLY
+
+#: Time of a transform relative to the issue of its instructions.
+_SLOWER_TRANSFORM = 2
+#: Time of a sum of products relative to its multiplications. Operands come through L2, at a quarter of the rate at
+#: which 4 x 4 sums of a thread could use them; an estimate.
+_SLOWER_PRODUCT = 4.0
+#: Operations of a complex product that is added.
+_PRODUCT_FLOPS = 8
+
+#: Seconds of a block's start, with its first loads, and of its end; an estimate.
+_START_S = 2e-6
+#: Seconds of a butterfly of a thread in one pass, if nothing else delays it; an estimate.
+_PASS_S = 0.6e-6
+#: Seconds from one term of a thread's sums to the next, if nothing else delays it; an estimate.
+_TERM_S = 0.3e-6
+
+#: Fewest operations that any tiling takes for a value of an operand or of the result.
+LEAST_VALUE_FLOPS = 2 * _SLOWER_TRANSFORM * ((_FIRST_PASS + _PASS) / _VALUES + _READ)
+#: Fewest operations for a value of the result and each term of its sum over depth.
+LEAST_TERM_FLOPS = _SLOWER_PRODUCT * _PRODUCT_FLOPS / 2
+
+
+def spectra_work(lines: Lines, tensor: Tensor, are_spaced: bool) -> Work:
+    """The work of writing the spectra of windows of ``tensor``."""
+    spatial = len(tensor.dims) - 2
+    reading = _READ + _AXIS * (spatial - 1 + spatial * are_spaced)
+    instructions = _passes(lines) + _VALUES * reading + _SPECTRUM
+    written = lines.count * lines.windows * lines.points * COMPLEX_BYTES
+    return _transforms(lines, 1, instructions, bytes_touched(tensor) + written)
+
+
+def targets_work(correlation: SpectralCorrelation, lines: Lines, is_fused: bool) -> Work:
+    """The work of writing the target.  is_fused: whether it begins with the source, not with the target's spectra."""
+    others, epilogue = correlation.spatial - 1, correlation.epilogue
+    writing = _WRITE + _AXIS * others + _LOAD * len(epilogue.loads)
+    instructions = _passes(lines) + _VALUES * writing + _SPECTRUM
+    if is_fused:
+        instructions += _passes(lines) + _VALUES * (_READ + _AXIS * others)
+        read_bytes = bytes_touched(correlation.source) + correlation.maps * lines.points * COMPLEX_BYTES
+    else:
+        read_bytes = lines.count * lines.windows * lines.points * COMPLEX_BYTES
+    return _transforms(lines, 1 + is_fused, instructions, read_bytes + moved_bytes(epilogue))
+
+
+def product_work(correlation: SpectralCorrelation, tiling: Tiling) -> Work:
+    """The work of summing products of spectra."""
+    results = correlation.rows * correlation.maps * tiling.tiles
+    sources = correlation.source.dims[0] * correlation.source.dims[1] * tiling.windows
+    taps = correlation.taps.dims[0] * correlation.taps.dims[1] * tiling.pieces
+    terms = correlation.depth * tiling.pieces
+    flops = _SLOWER_PRODUCT * _PRODUCT_FLOPS * results * terms * tiling.points
+    moved = (sources + taps + results) * tiling.points * COMPLEX_BYTES
+    return Work(round(flops), moved, MathUnit.FMA_F32, _START_S + terms * _TERM_S)
+
+
+def _transforms(lines: Lines, transforms: int, instructions: int, moved: int) -> Work:
+    """The work of a launch.  transforms: how often each line is transformed.  instructions: how many a
+    butterfly has in all passes."""
+    of_thread = lines.own * lines.points // BUTTERFLY // lines.threads
+    busy_s = _START_S + transforms * lines.passes * of_thread * _PASS_S
+    flops = 2 * _SLOWER_TRANSFORM * lines.butterflies * instructions
+    return Work(flops, moved, MathUnit.FMA_F32, busy_s)
+
+
+def _passes(lines: Lines) -> int:
+    """Instructions of a butterfly in all passes of a transform."""
+    return _FIRST_PASS + (lines.passes - 1) * _PASS

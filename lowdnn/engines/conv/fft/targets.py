@@ -1,0 +1,91 @@
+"""The plan of ``conv_fft_targets.cu``: windows of the target from spectra, or from the source itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.conv.fft import cost
+from lowdnn.engines.conv.fft.correlation import SpectralCorrelation
+from lowdnn.engines.conv.fft.lines import Lines
+from lowdnn.engines.conv.fft.spectra import dividers, source_windows
+from lowdnn.engines.conv.fft.tiling import TiledAxis, Tiling
+from lowdnn.engines.launch import dependent_target, i32, macros, target_label
+from lowdnn.enums import DataType
+from lowdnn.plan import KernelRef, Launch, Pointer, Struct
+
+
+@dataclass(frozen=True)
+class Params:
+    """The macros of ``conv_fft_targets.cu``, described there."""
+
+    POINTS: int
+    SPATIAL: int
+    X_TYPE: str
+    FUSED: int
+    SWAPPED: int
+    SPACED: int
+
+
+def is_fused(correlation: SpectralCorrelation, tiling: Tiling) -> bool:
+    """Whether a window of the target needs one window of the source and one piece of the filter."""
+    return correlation.depth == tiling.pieces == 1 and not correlation.is_filter
+
+
+def target_lines(correlation: SpectralCorrelation, tiling: Tiling) -> Lines:
+    output = correlation.operation.output
+    return Lines.of(output, tiling.values, correlation.rows * correlation.maps, tiling.tiles)
+
+
+def targets_step(
+    correlation: SpectralCorrelation, tiling: Tiling, spectra: Pointer, arch: ArchSpec
+) -> tuple[KernelRef, Launch]:
+    """The kernel and the launch that write the target.  spectra: its windows' or, if ``is_fused``, the
+    filters'."""
+    lines, target, functor = target_lines(correlation, tiling), dependent_target(arch), _functor(correlation)
+    fuses = is_fused(correlation, tiling)
+    read = dtypes.info(correlation.source.data_type if fuses else DataType.FLOAT)
+    params = Params(
+        POINTS=tiling.points,
+        SPATIAL=correlation.spatial,
+        X_TYPE=read.c_type,
+        FUSED=int(fuses),
+        SWAPPED=int(correlation.is_filter),
+        SPACED=int(any(axis.target_spacing > 1 for axis in correlation.axes)),
+    )
+    form = f"_{read.short_name}" * params.FUSED + f"_{params.SPATIAL}d" + "t" * params.SWAPPED + "s" * params.SPACED
+    kernel = KernelRef(
+        name=f"conv_fft_targets_{params.POINTS}{form}_{target_label(target)}_{functor.digest}",
+        source="conv/fft/conv_fft_targets.cu",
+        target=target,
+        parameters=macros(params),
+        generated=functor.text,
+    )
+    arguments = [
+        Struct(
+            (
+                lines.struct(),
+                spectra,
+                *dividers((tiling.tiles, *(axis.tiles for axis in tiling.axes), *tiling.extents)),
+                *map(_axis, tiling.axes),
+                *dividers((correlation.maps,)),
+                *i32((lines.count,)),
+                functor.arguments,
+            )
+        )
+    ]
+    if fuses:
+        arguments.append(Struct((source_windows(correlation, tiling).struct(), *dividers((correlation.columns,)))))
+    work = cost.targets_work(correlation, lines, fuses)
+    return kernel, lines.launch(Struct(tuple(arguments)), work, arch)
+
+
+def _functor(correlation: SpectralCorrelation) -> Functor:
+    return generate(correlation.epilogue, accumulator=DataType.FLOAT, vector_axis=len(correlation.epilogue.dims) - 1)
+
+
+def _axis(tiled: TiledAxis) -> Struct:
+    """The kernel's ``TargetAxis``."""
+    return Struct((*i32((tiled.step, tiled.axis.targets)), *dividers((tiled.axis.target_spacing,))))

@@ -1,0 +1,126 @@
+// Windows of tensors as lines of real values, and the block's walk through the passes of their transforms.
+//
+// A window is a box of positions; its value at coordinates (a, b, c) is number (a * extent_b + b) * extent_c + c of the
+// line, and zeros follow. A product of two lines' polynomials is a convolution in one dimension. It is that of the
+// boxes too where no coordinate of the result exceeds its extent, so that one transform serves one to three axes.
+//
+// Macros: POINTS (complex values of a transform), SPATIAL.
+
+#pragma once
+
+#include "include/math/division.cuh"
+#include "real_transform.cuh"
+
+typedef RealTransform<POINTS> Line;
+
+// One axis of the windows of a tensor. Window w has the positions w * step - offset + coordinate, for coordinates below
+// limit. An element of the tensor is at every spacing-th position, the first one at 0.
+struct WindowAxis {
+  i32 step, offset, limit;
+  i32 elements;
+  Divider spacing;
+  i64 stride;
+};
+
+template <class T, bool HAS_GAPS> struct Windows {
+  const T* tensor;
+  i64 line_strides[2];  // strides of the two axes that are not spatial
+  Divider seconds;      // extent of the second one
+  Divider count;        // windows of a line
+  Divider counts[SPATIAL];
+  Divider extents[SPATIAL];
+  WindowAxis axes[SPATIAL];
+
+  __device__ __forceinline__ const T* line(u32 first, u32 second) const {
+    return tensor + first * line_strides[0] + second * line_strides[1];
+  }
+
+  // The positions of coordinates 0 of a window.
+  __device__ __forceinline__ void begin(u32 window, i32 (&positions)[SPATIAL]) const {
+    digits<SPATIAL>(counts, window, positions);
+#pragma unroll
+    for (int s = 0; s < SPATIAL; ++s) positions[s] = positions[s] * axes[s].step - axes[s].offset;
+  }
+
+  // Value `number` of a window; zero where the tensor has no element.
+  __device__ __forceinline__ f32 value(const T* line, const i32 (&positions)[SPATIAL], u32 number) const {
+    u32 coordinates[SPATIAL];
+    digits<SPATIAL>(extents, number, coordinates);
+    bool exists = true;
+    i64 offset = 0;
+#pragma unroll
+    for (int s = 0; s < SPATIAL; ++s) {
+      const u32 position = positions[s] + coordinates[s];
+      const u32 element = HAS_GAPS && i32(position) >= 0 ? axes[s].spacing.divide(position) : position;
+      exists = exists && coordinates[s] < u32(axes[s].limit) && element < u32(axes[s].elements);
+      if (HAS_GAPS) exists = exists && element * axes[s].spacing.divisor == position;
+      offset += i64(element) * axes[s].stride;
+    }
+    return exists ? convert<f32>(line[offset]) : 0.0f;
+  }
+
+  // The elements of butterfly `butterfly` in the first pass, by way of their places in `lines`: a thread that had all
+  // their addresses at once would need more registers than there are.
+  __device__ __forceinline__ void load(const T* line, const i32 (&positions)[SPATIAL], int butterfly, Complex* lines,
+                                       Complex (&v)[16]) const {
+    const Line::Elements<0> elements(butterfly);
+#pragma unroll 4
+    for (int k = 0; k < 16; ++k) {
+      const u32 number = butterfly + k * Line::BUTTERFLIES;
+      lines[elements.place(k)] = {value(line, positions, number), value(line, positions, number + POINTS)};
+    }
+    elements.get(lines, v);
+  }
+};
+
+// The lines of a block, in shared memory.
+struct BlockLines {
+  i32 log_count;  // the block has 2^log_count lines
+  i32 are_near;   // whether neighbouring threads have neighbouring lines
+
+  __device__ __forceinline__ i32 count() const { return 1 << log_count; }
+
+  // Calls work(line, butterfly) for every butterfly.
+  template <class Work> __device__ __forceinline__ void for_each(Work work) const {
+#pragma unroll 1
+    for (i32 number = threadIdx.x; number < Line::BUTTERFLIES << log_count; number += blockDim.x) {
+      if (are_near) work(number & (count() - 1), number >> log_count);
+      else work(number / Line::BUTTERFLIES, number % Line::BUTTERFLIES);
+    }
+  }
+
+  // The passes between the first one and pass LAST, there. Begins and ends with a barrier.
+  template <int LAST, int PASS = 1> __device__ __forceinline__ void split_between(Complex* lines) const {
+    __syncthreads();
+    if constexpr (PASS < LAST) {
+      for_each([&](int line, int butterfly) {
+        const Line::Elements<PASS> elements(butterfly);
+        Complex v[16];
+        elements.get(lines + line * Line::LINE, v);
+        Line::split<PASS>(v, elements.number);
+        elements.put(lines + line * Line::LINE, v);
+      });
+      split_between<LAST, PASS + 1>(lines);
+    }
+  }
+
+  // The passes between pass LAST and the first one, back. Begins and ends with a barrier.
+  template <int LAST, int PASS = LAST - 1> __device__ __forceinline__ void join_between(Complex* lines) const {
+    __syncthreads();
+    if constexpr (PASS > 0) {
+      for_each([&](int line, int butterfly) {
+        const Line::Elements<PASS> elements(butterfly);
+        Complex v[16];
+        elements.get(lines + line * Line::LINE, v);
+        Line::join<PASS>(v, elements.number);
+        elements.put(lines + line * Line::LINE, v);
+      });
+      join_between<LAST, PASS - 1>(lines);
+    }
+  }
+};
+
+// Where a butterfly's value k of a spectrum lies in device memory.
+__device__ __forceinline__ i64 spectrum_place(i64 spectrum, int butterfly, int k) {
+  return spectrum * POINTS + k * Line::BUTTERFLIES + butterfly;
+}
