@@ -23,6 +23,9 @@ from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, InvalidValueError, NotInitializedError
 
+#: The driver's answers for a context that nobody holds any more.
+_RELEASED = (CuResult.INVALID_CONTEXT, CuResult.CONTEXT_IS_DESTROYED)
+
 
 class Liveness:
     """Whether a context may still be used: one attribute, so that the hot path can afford to ask.
@@ -61,7 +64,7 @@ class Context(ProcessBound):
         """Retains the primary context. Raises InvalidValueError for a device that is not there."""
         count = driver.device_count()
         if type(device) is not int or not 0 <= device < count:
-            raise InvalidValueError.at("Context.device", expected=f"0 to {count - 1}", got=device)
+            raise InvalidValueError.at("Context.device", expected=f"0 to {count - 1}", got=repr(device))
         self.driver = driver
         self.device = device
         self.handle = driver.primary_context_retain(device)
@@ -182,7 +185,10 @@ class Context(ProcessBound):
 
 
 class Activated:
-    """The ``with`` block of ``Context.activated``; sets nothing where the context is current already."""
+    """The ``with`` block of ``Context.activated``; sets nothing where the context is current already.
+
+    A caller's context that was released meanwhile, by the block or by another thread, is not put back.
+    """
 
     def __init__(self, driver: Driver, handle: int) -> None:
         self._driver = driver
@@ -199,7 +205,11 @@ class Activated:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._previous:
-            self._driver.context_set_current(self._previous)
+            try:
+                self._driver.context_set_current(self._previous)
+            except DriverError as released:
+                if released.result not in _RELEASED:
+                    raise
 
 
 def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:

@@ -72,6 +72,19 @@ def test_the_callers_context_is_put_back(before: int, after: int, calls: int) ->
     context.close()
 
 
+def test_a_callers_context_that_was_released_is_not_put_back() -> None:
+    """A thread that used one device closes it while it works on another."""
+    driver = EmulatedDriver(devices=2)
+    driver.init()
+    first, second = Context(driver, 0), Context(driver, 1)
+    with first.activated():
+        pass
+    with second.activated():
+        first.close()
+    assert driver.context_get_current() == second.handle
+    second.close()
+
+
 def test_nested_activation(device: Runtime) -> None:
     driver = device.driver
     driver.context_set_current(0)
@@ -120,9 +133,9 @@ def test_collection_releases(driver: EmulatedDriver) -> None:
 
 
 def test_unknown_device(driver: EmulatedDriver) -> None:
-    for wrong in (-1, 1):
-        with pytest.raises(InvalidValueError, match=f"expected 0 to 0, got {wrong}"):
-            Context(driver, wrong)
+    for wrong in (-1, 1, "0"):
+        with pytest.raises(InvalidValueError, match=f"expected 0 to 0, got {wrong!r}"):
+            Context(driver, wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_closed_while_a_stream_is_captured_is_given_back_later(device: Runtime) -> None:
