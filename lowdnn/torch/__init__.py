@@ -43,7 +43,7 @@ def enable(device: str = "cuda", operations: Iterable[str] | None = None) -> Ena
     device: ``cuda`` for CUDA tensors; ``emulated`` for CPU tensors, which are copied to the emulated device and back.
     operations: some of ``operation_names()``; all by default.
     Calls may be nested: an operation is given back when no ``enable`` asks for it any more.
-    Raises BadParamError for other names, NotSupportedError without a GPU and for torch before 2.9.
+    Raises BadParamError for other names and for none, NotSupportedError without a GPU and for torch before 2.9.
     """
     return REGISTRY.enable(device, operations)
 
@@ -69,5 +69,8 @@ def explain() -> str:
 
 
 def reset() -> None:
-    """Undoes every ``enable``, forgets plans and counts, and gives back what lowdnn has on the devices."""
+    """Undoes every ``enable``, forgets plans and counts, and gives back what lowdnn has on the devices.
+
+    No other thread may be inside of a call of a taken-over operation then.
+    """
     REGISTRY.reset()

@@ -48,6 +48,11 @@ class PathCounts:
         with self._lock:
             return self._counts.setdefault((operation, reason), Count())
 
+    def after_fork(self) -> None:
+        """The child begins with no calls."""
+        self._lock = Lock()
+        self._counts = {}
+
     def snapshot(self) -> tuple[PathCount, ...]:
         """The calls so far, by operation; most called paths first."""
         with self._lock:

@@ -64,6 +64,9 @@ class Memory(Protocol):
     def is_capturing(self, device: Any) -> bool:
         """Whether the launches are recorded into a CUDA graph now."""
 
+    def after_fork(self) -> None:
+        """Begins anew in the child, with handles of its own."""
+
     def close(self) -> None: ...
 
 
@@ -96,6 +99,10 @@ class CudaMemory:
     def is_capturing(self, device: Any) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
+    def after_fork(self) -> None:
+        self.planning = RLock()
+        self._handles.after_fork()
+
     def close(self) -> None:
         self._handles.close()
 
@@ -124,8 +131,13 @@ class EmulatedMemory:
     def is_capturing(self, device: Any) -> bool:
         return False
 
+    def after_fork(self) -> None:
+        self.planning, self._launching = RLock(), Lock()
+        self._handles.after_fork()
+
     def close(self) -> None:
-        self._handles.close()
+        with self._launching:
+            self._handles.close()
 
 
 class _Handles:
@@ -142,6 +154,10 @@ class _Handles:
             if found is None:
                 found = self._found[ordinal] = Handle.open(self._kind, ordinal=ordinal)
             return found
+
+    def after_fork(self) -> None:
+        """Keeps the parent's handles: to close them may need locks that no thread holds any more."""
+        self._lock, self._of_parent, self._found = Lock(), self._found, {}
 
     def close(self) -> None:
         with self._lock:

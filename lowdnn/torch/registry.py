@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import torch
 
+from lowdnn import checks
+from lowdnn.forking import tell_after_fork
 from lowdnn.status import BadParamError, NotInitializedError, NotSupportedError
 from lowdnn.torch.catalog import OVERLOADS, operation_names
 from lowdnn.torch.counts import PathCount, PathCounts
@@ -35,6 +37,7 @@ class Enabled:
         self._registry.release(self)
 
     def __enter__(self) -> Self:
+        self._registry.check_held(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
@@ -88,6 +91,15 @@ class Registry:
                 if key not in wanted and key in self._installed:
                     self._installed.pop(key).remove()
 
+    def check_held(self, level: Enabled) -> None:
+        if level not in self._levels:
+            raise NotInitializedError.at(
+                "torch.Enabled",
+                expected="an enable that is in force",
+                got="one that is undone",
+                hint="call enable again",
+            )
+
     def reset(self) -> None:
         """Undoes every ``enable``; forgets plans and counts, and closes the handles."""
         with self._lock:
@@ -99,11 +111,20 @@ class Registry:
         for memory in memories:
             memory.close()
 
+    def after_fork(self) -> None:
+        """The child keeps what is taken over, and plans calls anew: handles of its parent are of no use to it."""
+        self._lock = RLock()
+        self._counts.after_fork()
+        for memory in self._memories.values():
+            memory.after_fork()
+        for plans in self._plans.values():
+            plans.after_fork()
+
     def counts(self) -> tuple[PathCount, ...]:
         return self._counts.snapshot()
 
     def _memory(self, device: str) -> Memory:
-        if device not in _MEMORIES:
+        if not isinstance(device, str) or device not in _MEMORIES:
             raise BadParamError.at("torch.enable.device", expected=" or ".join(_MEMORIES), got=repr(device))
         if device == "cuda" and not torch.cuda.is_available():
             raise NotSupportedError.at(
@@ -114,6 +135,7 @@ class Registry:
             )
         found = self._memories.get(device)
         if found is None:
+            tell_after_fork(self)
             found = self._memories[device] = _MEMORIES[device]()
         return found
 
@@ -191,11 +213,14 @@ class _Missing:
 def _chosen(operations: Iterable[str] | None) -> tuple[Overload, ...]:
     if operations is None:
         return OVERLOADS
-    names = (operations,) if isinstance(operations, str) else tuple(operations)
+    where = "torch.enable.operations"
+    names = (operations,) if isinstance(operations, str) else checks.sequence(operations, where, "names")
+    if not names:
+        raise BadParamError.at(where, expected="at least one name, or None for all", got="none")
     for name in names:
         if name not in operation_names():
             rule = "one of " + ", ".join(operation_names())
-            raise BadParamError.at("torch.enable.operations", expected=rule, got=repr(name))
+            raise BadParamError.at(where, expected=rule, got=repr(name))
     return tuple(overload for overload in OVERLOADS if overload.operation in names)
 
 

@@ -39,6 +39,11 @@ class Plans:
         self._known: dict[Any, Run | Count] = {}
         self.get: Callable[[Any], Run | Count | None] = self._known.get
 
+    def after_fork(self) -> None:
+        """Forgets all calls. Their plans are kept: to give them back may need locks that no thread holds any more."""
+        self._of_parent = dict(self._known)
+        self._known.clear()
+
     def find(
         self, key: Any, tensors: tuple[Any, ...], numbers: tuple[Any, ...], alignment: int, settings: SettingsKey
     ) -> Run | Count:
@@ -48,6 +53,9 @@ class Plans:
             if found is not None:
                 return found
             name = self.overload.name
+            if torch._C._get_tracing_state() is not None:
+                # Sizes are tensors now, and the trace has what the native kernel calls.
+                return self._counts.of(name, "recorded by torch.jit.trace")
             if self.memory.is_capturing(tensors[0].device):
                 # A plan that is not loaded yet waits: loading is no part of a CUDA graph.
                 return self._counts.of(name, "first called inside of a CUDA graph's capture")

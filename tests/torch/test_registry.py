@@ -78,6 +78,8 @@ def test_nested_calls_are_undone_one_by_one(face: Face) -> None:
     lowdnn.torch.disable()
     inner.close()
     assert not lowdnn.torch.is_enabled()
+    with pytest.raises(NotInitializedError, match=r"torch\.Enabled: expected an enable that is in force"), inner:
+        pass
     with pytest.raises(NotInitializedError, match=r"torch\.disable: expected operations taken over, got none"):
         lowdnn.torch.disable()
 
@@ -165,8 +167,12 @@ def test_names_are_checked(face: Face) -> None:
 
     with pytest.raises(BadParamError, match=r"torch\.enable\.operations: expected one of .*, got 'conv'"):
         face.enable(["conv"])
-    with pytest.raises(BadParamError, match=r"torch\.enable\.device: expected cuda or emulated, got 'cpu'"):
-        lowdnn.torch.enable("cpu")
+    for none in ([], 5, [None], ""):
+        with pytest.raises(BadParamError, match=r"torch\.enable\.operations: expected "):
+            lowdnn.torch.enable(face.device, none)  # type: ignore[arg-type]
+    for device in ("cpu", 3, []):
+        with pytest.raises(BadParamError, match=r"torch\.enable\.device: expected cuda or emulated, got "):
+            lowdnn.torch.enable(device)  # type: ignore[arg-type]
     if not torch.cuda.is_available():
         with pytest.raises(NotSupportedError, match="a GPU that torch sees"):
             lowdnn.torch.enable()
@@ -221,6 +227,46 @@ def test_functions_that_are_not_compiled_do_not_trace_lowdnn(face: Face) -> None
     native = counted()
     with face.enable(["convolution"]):
         assert counted() == native
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace. is:DeprecationWarning")
+def test_traces_record_pytorchs_operations(face: Face) -> None:
+    x, w = operands(face)
+    with face.enable(["convolution"]):
+        traced = torch.jit.trace(torch.conv2d, (x, w))
+        assert "aten::_convolution" in str(traced.graph)
+        assert torch.equal(traced(2 * x, w), torch.conv2d(2 * x, w))
+    assert face.counts()["convolution", "recorded by torch.jit.trace"]
+
+
+def test_children_of_fork_plan_anew() -> None:
+    """Known calls and new ones, though another thread of the parent was planning when it forked."""
+    program = """
+import os, signal, threading, torch, lowdnn.torch
+from lowdnn.torch.registry import REGISTRY
+held, forked = threading.Event(), threading.Event()
+def plan():
+    with REGISTRY._lock, REGISTRY._memories["emulated"].planning:
+        held.set()
+        forked.wait()
+x, w = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3)
+with lowdnn.torch.enable("emulated", "convolution"):
+    torch.conv2d(x, w)
+    threading.Thread(target=plan).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        found = [torch.conv2d(x, w).sum().item(), torch.conv2d(x[..., :3], w).sum().item()]
+        with lowdnn.torch.enable("emulated"):
+            print(found, [(path.calls, path.reason) for path in lowdnn.torch.counts()], flush=True)
+        lowdnn.torch.reset()
+        os._exit(0)
+    forked.set()
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "[36.0, 18.0] [(2, '')]\n"
 
 
 def test_benchmark_mode_tunes(face: Face) -> None:
