@@ -14,7 +14,7 @@ import numpy as np
 
 from lowdnn.backend import Handle
 from lowdnn.cli import digits
-from lowdnn.cli.demo_ranks import on_ranks
+from lowdnn.cli.demo_ranks import check_devices, on_ranks
 from lowdnn.cli.options import check_ranges
 from lowdnn.cli.training.batches import Batches
 from lowdnn.cli.training.checkpoint import Checkpoint
@@ -39,9 +39,11 @@ _WANTED_ACCURACY = 0.97
 def demo(arguments: argparse.Namespace) -> int:
     """Runs the demo on ``arguments.devices`` devices; 0 if the network names enough of the held-out digits, else 1.
 
-    Raises BadParamError for a number of steps or a seed that is out of range, and for a checkpoint of another training.
+    Raises BadParamError for a number of steps or a seed that is out of range, for devices that cannot share a batch,
+    and for a checkpoint of another training.
     """
     check_ranges("demo", arguments, {"steps": (1, _MAX_STEPS), "seed": (0, 2**63 - 1), "until": (1, arguments.steps)})
+    check_devices(arguments, _BATCH)
     if arguments.checkpoint is not None:
         try:
             check_place(arguments.checkpoint)

@@ -19,7 +19,7 @@ from lowdnn.distributed.rendezvous import Meeting, everyone
 from lowdnn.distributed.split import Split
 from lowdnn.driver import open_driver
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.status import BadParamError
+from lowdnn.status import BadParamError, InvalidValueError
 
 #: Parts of a batch with ``--deterministic``, and so the most ranks.
 _SHARDS = 8
@@ -32,7 +32,7 @@ Work = Callable[[Handle, Split], int]
 def on_ranks(arguments: argparse.Namespace, work: Work) -> int:
     """Runs ``work`` on every rank, with a handle on its device; the exit code of the ranks.
 
-    Raises BadParamError for more ranks than devices, or than share a batch.
+    Raises BadParamError for more ranks than devices.
     """
     count = arguments.devices
     if count == ENVIRONMENT:
@@ -47,6 +47,14 @@ def on_ranks(arguments: argparse.Namespace, work: Work) -> int:
     if count > gpus:
         raise BadParamError.at("demo.devices", expected=f"1 to {gpus}, the GPUs of this machine", got=count)
     return launch(_command(arguments), count)
+
+
+def check_devices(arguments: argparse.Namespace, batch: int) -> None:
+    """Raises BadParamError for a number of devices that cannot share a batch equally; a launcher's is not known yet."""
+    shared, what = (_SHARDS, "parts") if arguments.deterministic else (batch, "images")
+    if arguments.devices != ENVIRONMENT and shared % arguments.devices:
+        rule = f"a divisor of the {shared} {what} of each batch"
+        raise InvalidValueError.at("demo.devices", expected=rule, got=arguments.devices)
 
 
 def _split(arguments: argparse.Namespace, communicator: Communicator | None) -> Split:

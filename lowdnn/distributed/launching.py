@@ -6,11 +6,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from lowdnn import checks
 from lowdnn.config import with_variables
 from lowdnn.distributed.place import MAX_PORT, MAX_RANKS, Place
 from lowdnn.distributed.tcp_store import TcpStoreServer
+from lowdnn.status import BadParamError
 
 #: Seconds between looks at the processes.
 _LOOK_S = 0.05
@@ -33,8 +35,14 @@ def launch(
     Each finds its place in torchrun's variables. Node 0 keeps the store at ``address``: ``port``, a free one if 0,
     which only a single node can do without. Returns 0, or the exit code of the first process that failed; the others
     are then ended. ``environment``: variables beside those of this process.
-    Raises BadParamError for numbers out of range, CommunicationError where the store cannot listen.
+    Raises BadParamError for numbers out of range, text that is none, and a command that cannot be started;
+    CommunicationError where the store cannot listen.
     """
+    words = _texts(checks.sequence(command, "launch.command", "words"), "launch.command")
+    if not words:
+        raise BadParamError.at("launch.command", expected="at least a program", got="no words")
+    own = checks.mapping({} if environment is None else environment, "launch.environment", "text")
+    _texts((*own, *own.values()), "launch.environment")
     checks.integer(ranks, "launch.ranks", 1, MAX_RANKS)
     checks.integer(nodes, "launch.nodes", 1, MAX_RANKS)
     checks.integer(node, "launch.node", 0, nodes - 1)
@@ -47,14 +55,24 @@ def launch(
         owned.callback(_end, processes)
         for local_rank in range(ranks):
             place = Place(node * ranks + local_rank, ranks * nodes, local_rank, address, port, is_hosted=True)
-            variables = with_variables(dict(environment or {}) | place.environment())
-            processes.append(subprocess.Popen(command, env=variables))
+            processes.append(_started(words, with_variables({**own, **place.environment()})))
         while True:
             codes = [process.poll() for process in processes]
             failed = next((code for code in codes if code), 0)
             if failed or None not in codes:
                 return failed
             time.sleep(_LOOK_S)
+
+
+def _texts(values: tuple[Any, ...], where: str) -> list[str]:
+    return [checks.instance(value, str, where, "text") for value in values]
+
+
+def _started(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(words, env=variables)
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise BadParamError.at("launch.command", expected="a program that can be started", got=error) from error
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -147,6 +147,6 @@ def _number(found: Mapping[str, str], name: str, launcher: _Launcher) -> int:
             got="no such variable",
             hint=f"set it, or unset {launcher.rank}",
         )
-    if not re.fullmatch(r"\d{1,9}", text):
+    if not re.fullmatch("[0-9]{1,9}", text):
         raise InvalidValueError.at(f"environment.{name}", expected="a number of up to 9 digits", got=repr(text))
     return int(text)

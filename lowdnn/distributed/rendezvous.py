@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowdnn import checks
 from lowdnn.distributed.errors import PeerFailedError
 from lowdnn.distributed.file_store import FileStore
 from lowdnn.distributed.place import Place
@@ -41,6 +42,7 @@ class Meeting:
     """
 
     def __init__(self, place: Place, *, directory: Path | None = None, timeout_s: float = 60.0) -> None:
+        checks.instance(place, Place, "Meeting.place", "a Place; a launcher's rank in the environment makes one")
         self._owned = ExitStack()
         self.store: Store
         if directory is not None:

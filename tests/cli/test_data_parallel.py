@@ -17,13 +17,13 @@ from lowdnn.backend import Handle
 from lowdnn.cli import digits
 from lowdnn.cli.main import main
 from lowdnn.cli.training.batches import Batches
-from lowdnn.cli.training.checkpoint import Checkpoint
+from lowdnn.cli.training.checkpoint import Checkpoint, _content
 from lowdnn.cli.training.network import Network, initial_parameters
 from lowdnn.cli.training.session import Session
 from lowdnn.distributed.in_process import InProcessCommunicator
 from lowdnn.distributed.split import Split
 from lowdnn.enums import DataType
-from lowdnn.status import BadParamError
+from lowdnn.status import AttributeTypeError, BadParamError, OutOfBoundError
 from tests.cli.test_training import check_gradients, drawn, smooth_seed
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
@@ -127,7 +127,7 @@ def text(path: Path) -> None:
 
 def empty(path: Path) -> None:
     with path.open("wb") as file:
-        np.savez(file, facts=np.frombuffer(b"{}", np.uint8))
+        np.savez(file)
 
 
 @pytest.mark.parametrize("change", [damaged, text, empty], ids=lambda change: change.__name__)
@@ -136,6 +136,46 @@ def test_files_that_are_no_checkpoints_are_refused(change: Callable[[Path], None
     Training(1).on(1, last=0, path=path)
     change(path)
     with raises(BadParamError, "demo.checkpoint", got=str(path)):
+        Training(1).on(1, path=path)
+
+
+def test_no_damage_goes_unseen_or_ends_in_another_error(tmp_path: Path) -> None:
+    """Bytes of the archive are changed at random: the arrays are read as they were, or the file is refused."""
+    path, seed = tmp_path / "checkpoint", fresh_seed()
+    arrays = {"facts": np.frombuffer(b'{"step": 1}', np.uint8), "a": np.arange(9.0), "b": np.zeros((1, 3), np.int32)}
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    whole, rng, refused = path.read_bytes(), np.random.default_rng(seed), 0
+    for _ in range(300):
+        changed = np.frombuffer(whole, np.uint8).copy()
+        changed[rng.integers(len(whole), size=rng.integers(1, 4))] = rng.integers(256)
+        path.write_bytes(changed.tobytes())
+        try:
+            found = _content(path)
+        except BadParamError:
+            refused += 1
+        else:
+            assert all(np.array_equal(array, arrays.get(name, array)) for name, array in found.items()), seed
+    assert refused > 100, seed
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "where"),
+    [
+        ("[1]", AttributeTypeError, "facts"),
+        ("{}", AttributeTypeError, "step"),
+        ('{"step": true}', AttributeTypeError, "step"),
+        ('{"step": -1}', OutOfBoundError, "step"),
+    ],
+)
+def test_facts_of_checkpoints_are_checked(text: str, error: type[BadParamError], where: str, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    Training(1).on(1, last=0, path=path)
+    with np.load(path) as file:
+        arrays = dict(file) | {"facts": np.frombuffer(text.encode(), np.uint8)}
+    with path.open("wb") as other:
+        np.savez(other, **arrays)
+    with raises(error, f"demo.checkpoint.{where}"):
         Training(1).on(1, path=path)
 
 
@@ -151,6 +191,11 @@ def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     with path.open("wb") as other:
         np.savez(other, **arrays)
     with raises(BadParamError, "demo.checkpoint.mean1", expected="(1, 16, 1, 1) of float32", got="(3,) of float32"):
+        Training(1).on(1, path=path)
+    del arrays["mean1"]
+    with path.open("wb") as other:
+        np.savez(other, **arrays)
+    with raises(BadParamError, "demo.checkpoint", expected="an array mean1", got="['masters', 'mean2'"):
         Training(1).on(1, path=path)
     with raises(BadParamError, "demo.checkpoint", expected="a file that may be written"):
         Training(1).on(1, last=0, path=tmp_path / "missing" / "checkpoint")
@@ -177,8 +222,8 @@ def test_the_command_trains_on_two_emulated_devices(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--devices", "3", "--deterministic"], "Split.shards: expected a multiple of 3 ranks, got 8"),
-        (["--devices", "3"], "Split.batch: expected a multiple of 3 parts, got 64"),
+        (["--devices", "3", "--deterministic"], "demo.devices: expected a divisor of the 8 parts of each batch, got 3"),
+        (["--devices", "3"], "demo.devices: expected a divisor of the 64 images of each batch, got 3"),
         (["--devices", "environment"], "demo.devices: expected torchrun, mpirun, srun"),
         (["--until", "71"], "demo.until: expected 1 to 70, got 71"),
     ],

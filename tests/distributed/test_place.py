@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.distributed.place import Place, first_host
+from lowdnn.distributed.rendezvous import Meeting
 from lowdnn.status import AttributeTypeError, BadParamError, InvalidValueError, OutOfBoundError
 from tests.support.errors import raises
 
@@ -70,6 +71,8 @@ def test_a_rank_has_a_gpu_of_its_own() -> None:
 def test_no_launcher_no_place() -> None:
     assert Place.from_environment({"WORLD_SIZE": "2", "MASTER_ADDR": "x"}) is None
     assert Place.from_environment({"RANK": " "}) is None
+    with raises(AttributeTypeError, "Meeting.place", expected="a Place", got="None"):
+        Meeting(None)  # type: ignore[arg-type]
 
 
 def test_a_place_survives_the_way_through_the_environment() -> None:
@@ -85,6 +88,7 @@ def test_a_place_survives_the_way_through_the_environment() -> None:
         ({"RANK": "8"}, OutOfBoundError, "Place.rank"),
         ({"RANK": "one"}, InvalidValueError, "environment.RANK"),
         ({"RANK": "-1"}, InvalidValueError, "environment.RANK"),
+        ({"RANK": "\u0661"}, InvalidValueError, "environment.RANK"),
         ({"WORLD_SIZE": ""}, BadParamError, "environment.WORLD_SIZE"),
         ({"WORLD_SIZE": "0"}, OutOfBoundError, "Place.world_size"),
         ({"WORLD_SIZE": "9" * 30}, InvalidValueError, "environment.WORLD_SIZE"),

@@ -14,7 +14,7 @@ from lowdnn.config import with_variables
 from lowdnn.distributed.launching import launch
 from lowdnn.distributed.place import Place
 from lowdnn.distributed.tcp_store import TcpStoreServer
-from lowdnn.status import OutOfBoundError
+from lowdnn.status import AttributeTypeError, BadParamError, OutOfBoundError
 from tests.support.errors import raises
 
 #: The program of each rank: it meets the others, and all learn what each has written.
@@ -95,6 +95,14 @@ def test_launches_are_checked() -> None:
     ):
         with raises(OutOfBoundError, where):
             launch([sys.executable, "-c", ""], **options)
+    for words in ([], ["/missing"], ["a\0b"]):
+        with raises(BadParamError, "launch.command", expected="a program"):
+            launch(words, 1)
+    for wrong in ([1], "true", None):
+        with raises(AttributeTypeError, "launch.command"):
+            launch(wrong, 1)  # type: ignore[arg-type]
+    with raises(AttributeTypeError, "launch.environment", expected="text", got="1"):
+        launch([sys.executable, "-c", ""], 1, environment={"A": 1})  # type: ignore[dict-item]
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:

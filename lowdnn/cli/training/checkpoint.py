@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn import dtypes
+from lowdnn import checks, dtypes
 from lowdnn.cli.training.network import Network
 from lowdnn.cli.training.session import Session, dims_of
 from lowdnn.enums import DataType
@@ -75,21 +75,17 @@ class Checkpoint:
             raise BadParamError.at("demo.checkpoint", expected="a file that may be written", got=error) from error
 
     def _read(self, path: Path) -> int:
-        try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-                facts = json.loads(file["facts"].tobytes())
-                step = facts.pop("step")
-                if facts != self._facts:
-                    raise BadParamError.at("demo.checkpoint", expected=f"one of {self._facts}", got=facts)
-                for name, array in self._state.items():
-                    self._put(name, file[name], array)
-                return int(step)
-        except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-            if isinstance(error, BadParamError):
-                raise
-            raise BadParamError.at(
-                "demo.checkpoint", expected="a file that lowdnn demo wrote", got=f"{path}: {error}"
-            ) from error
+        content = _content(path)
+        facts = checks.mapping(json.loads(content.pop("facts").tobytes()), "demo.checkpoint.facts", "facts")
+        step = checks.integer(facts.get("step"), "demo.checkpoint.step", 0)
+        wanted = self._facts | {"step": step}
+        if facts != wanted:
+            raise BadParamError.at("demo.checkpoint", expected=f"one of {wanted}", got=facts)
+        for name, array in self._state.items():
+            if name not in content:
+                raise BadParamError.at("demo.checkpoint", expected=f"an array {name}", got=sorted(content))
+            self._put(name, content[name], array)
+        return step
 
     def _put(self, name: str, stored: NDArray[Any], target: DeviceBuffer) -> None:
         wanted = dims_of(target), dtypes.info(target.data_type or DataType.FLOAT).storage
@@ -100,6 +96,21 @@ class Checkpoint:
                 got=f"{stored.shape} of {stored.dtype}",
             )
         target.copy_from_host(np.ascontiguousarray(stored), self._session.handle.borrowed_stream())
+
+
+def _content(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of the file, of which ``facts`` are bytes of JSON. Raises BadParamError for a file without them."""
+    try:
+        # As a zip archive: ``numpy.load`` takes other files, too.
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+            found = dict(file)
+            json.loads(found["facts"].tobytes())
+            return found
+    # RuntimeError: bits of the archive that ask for what zipfile lacks.
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+        raise BadParamError.at(
+            "demo.checkpoint", expected="a file that lowdnn demo wrote", got=f"{path}: {error}"
+        ) from error
 
 
 def _state(network: Network) -> dict[str, DeviceBuffer]:
