@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lowdnn.driver.emulated.running.policy import Policy
@@ -50,18 +50,18 @@ class Options:
         Raises BadParamError.
         """
         policy, *words = (word.strip() for word in text.split(","))
-        options = Options(policy)
+        options: dict[str, Any] = {}
         for word in words:
             found = ((name, form.fullmatch(word), read) for name, form, read in _WORDS)
             changed = {name: read(match[1]) for name, match, read in found if match is not None}
-            if not changed:
+            if not changed or changed.keys() & options.keys():
                 raise BadParamError.at(
                     "EmulatedDriver.policy",
-                    expected="POLICY with ,late or ,early, ,races, ,timeout=SECONDS and ,devices=N or without",
+                    expected="POLICY with ,late or ,early, ,races, ,timeout=SECONDS and ,devices=N, each at most once",
                     got=repr(text),
                 )
-            options = replace(options, **changed)
-        return options
+            options |= changed
+        return Options(policy, **options)
 
     def __post_init__(self) -> None:
         Policy.parse(self.policy)

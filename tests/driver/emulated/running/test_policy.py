@@ -54,9 +54,10 @@ def test_options_have_a_text(text: str, options: Options) -> None:
     assert Options.parse(text) == options
 
 
-def test_an_unknown_word_in_the_text_of_options_is_named() -> None:
-    with pytest.raises(BadParamError, match=r"policy: expected .*got 'lockstep,soon'"):
-        Options.parse("lockstep,soon")
+@pytest.mark.parametrize("words", ["soon", "late,early", "races,races", "devices=2,devices=3", "devices=x"])
+def test_unknown_and_repeated_words_of_options_are_told(words: str) -> None:
+    with pytest.raises(BadParamError, match=f"policy: expected .*at most once, got 'lockstep,{words}'"):
+        Options.parse(f"lockstep,{words}")
 
 
 def test_the_same_seed_gives_the_same_run(bench, compile_cuda) -> None:
