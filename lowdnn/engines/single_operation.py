@@ -42,12 +42,16 @@ class SingleOperation(ProblemEngine[OperationT]):
             if tensor.is_scalar_value or tensor.is_virtual:
                 return Refusal(self.name, f"{tensor.label}: expected a tensor in device memory, got another one")
         found = cast(OperationT, operation)
-        reason = self.limit(found, arch) if _has_results(found) else ""
+        reason = self.limit(found, arch) if self.has_results(found) else ""
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else found
 
     def parts(self, operation: OperationT, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """The operation's launches; none if the output is empty."""
-        return self.launches(operation, arch, chosen) if _has_results(operation) else PlanParts()
+        """The operation's launches; none if it has no results."""
+        return self.launches(operation, arch, chosen) if self.has_results(operation) else PlanParts()
+
+    def has_results(self, operation: OperationT) -> bool:
+        """Whether there is something to compute: elements in every output, unless overridden."""
+        return all(tensor.element_count for tensor in outputs_of(operation).values())
 
     @abstractmethod
     def launches(self, operation: OperationT, arch: ArchSpec, chosen: Choices) -> PlanParts:
@@ -67,7 +71,3 @@ class OneLaunch(SingleOperation[OperationT]):
 
     def launches(self, operation: OperationT, arch: ArchSpec, chosen: Choices) -> PlanParts:
         return PlanParts([(self.kernel(operation, arch), self.launch(operation))])
-
-
-def _has_results(operation: HasPorts) -> bool:
-    return all(tensor.element_count for tensor in outputs_of(operation).values())

@@ -106,8 +106,9 @@ def _window_values(arch: ArchSpec) -> tuple[int, ...]:
 
 
 def _is_countable(correlation: SpectralCorrelation, tiling: Tiling) -> bool:
-    """Whether a grid has room for all windows."""
-    return max(blocks for blocks, _ in _launches(correlation, tiling)) <= MAX_GRID_X
+    """Whether a grid has room for all windows, and 31 bits for the number of a row's window, which products count."""
+    blocks = (blocks for blocks, _ in _launches(correlation, tiling))
+    return max(correlation.rows * tiling.tiles, *blocks) <= MAX_GRID_X
 
 
 def _tiling(correlation: SpectralCorrelation, values: int) -> Tiling:

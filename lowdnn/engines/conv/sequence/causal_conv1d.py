@@ -17,6 +17,7 @@ from lowdnn.engines.limits import alone
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.single_operation import SingleOperation
 from lowdnn.enums import KnobType
+from lowdnn.ops.base import outputs_of
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
 
 
@@ -40,9 +41,9 @@ class CausalConv1dEngine(SingleOperation[CausalConv1dForward]):
         values = (1, 2) if are_several else (1,)
         return (Knob("tiles", KnobType.MULTIPLY, values, values[-1], "tiles of a thread"),)
 
-    def parts(self, operation: CausalConv1dForward, arch: ArchSpec, chosen: Choices) -> PlanParts:
+    def has_results(self, operation: CausalConv1dForward) -> bool:
         """The final states are results too where y is empty."""
-        return self.launches(operation, arch, chosen)
+        return any(tensor.element_count for tensor in outputs_of(operation).values())
 
     def launches(self, operation: CausalConv1dForward, arch: ArchSpec, chosen: Choices) -> PlanParts:
         found, tiling, tiles = PlanParts(), Tiling(operation.operands), chosen[KnobType.MULTIPLY]

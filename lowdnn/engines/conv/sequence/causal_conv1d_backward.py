@@ -13,7 +13,7 @@ from dataclasses import replace
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.conv.sequence.convolution import SHORT, Activation, Convolution
-from lowdnn.engines.conv.sequence.gradients import Parts
+from lowdnn.engines.conv.sequence.gradients import MOST_SUMS, Parts
 from lowdnn.engines.conv.sequence.states import state_gradients
 from lowdnn.engines.conv.sequence.tiles import POSITIONS, Rows, Tiling
 from lowdnn.engines.launch import bytes_of
@@ -21,6 +21,7 @@ from lowdnn.engines.limits import alone
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.single_operation import SingleOperation
 from lowdnn.enums import KnobType
+from lowdnn.ops.base import outputs_of
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 
 #: The greatest grid extent along y.
@@ -37,11 +38,13 @@ class CausalConv1dBackwardEngine(SingleOperation[CausalConv1dBackward]):
     expects = "one CausalConv1dBackward"
 
     def limit(self, operation: CausalConv1dBackward, arch: ArchSpec) -> str:
-        """Limits positions, channels, taps and blocks."""
-        most, taps = POSITIONS * _MAX_GRID_Y, operation.operands.taps
+        """Limits positions, channels, taps, sums and blocks."""
+        tiling, most, taps = Tiling(operation.operands), POSITIONS * _MAX_GRID_Y, operation.operands.taps
         if taps > most:
             return f"weight.dims: expected at most {most} taps, got {taps}"
-        return Tiling(operation.operands).limit()
+        if (sums := (taps + 1) * tiling.channel_count) > MOST_SUMS:
+            return f"weight.dims: expected at most {MOST_SUMS} elements of all filters and biases, got {sums}"
+        return tiling.limit()
 
     def knobs_of(self, operation: CausalConv1dBackward, arch: ArchSpec) -> tuple[Knob, ...]:
         """MULTIPLY: the tiles of a thread, which decide how many parts the sums have."""
@@ -49,14 +52,12 @@ class CausalConv1dBackwardEngine(SingleOperation[CausalConv1dBackward]):
         values = sorted({1 << shift for shift in range(12)} | {run})
         return (Knob("run", KnobType.MULTIPLY, tuple(values), run, "tiles of a thread"),)
 
-    def parts(self, operation: CausalConv1dBackward, arch: ArchSpec, chosen: Choices) -> PlanParts:
+    def has_results(self, operation: CausalConv1dBackward) -> bool:
         """dweight and dbias are results too where dx is empty."""
-        return self.launches(operation, arch, chosen)
+        return any(tensor.element_count for tensor in outputs_of(operation).values())
 
     def launches(self, operation: CausalConv1dBackward, arch: ArchSpec, chosen: Choices) -> PlanParts:
         found, tiling = PlanParts(), Tiling(operation.operands)
-        if not tiling.channel_count:
-            return found
         parts = Parts(tiling, chosen[KnobType.MULTIPLY])
         g: Rows | None = None
         if operation.dx.element_count:

@@ -17,12 +17,14 @@ from lowdnn.engines.conv.sequence.tiles import (
     pointer_of,
     sequences,
 )
-from lowdnn.engines.launch import bytes_of, ceil_div, fma_unit, i64
+from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i64
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, WorkspacePointer
 
 #: Elements that a block of the last sums has.
 _COLUMNS = 16
+#: The most elements of dweight and dbias for whose blocks a grid has room.
+MOST_SUMS = _COLUMNS * MAX_GRID_X
 #: Threads that share the parts of one element.
 _SHARES = 16
 

@@ -267,4 +267,9 @@ def _refuse_shape(operation: ConvolutionOperation) -> str:
     if {*geometry.strides, *geometry.dilations} != {1}:
         got = f"{list(geometry.strides)}, {list(geometry.dilations)}"
         return f"convolution.strides, dilations: expected 1, got {got}"
+    pads = zip(geometry.pre_paddings, geometry.post_paddings, strict=True)
+    padded = max(extent + sum(pad) for extent, pad in zip(operation.image.dims[2:], pads, strict=True))
+    if padded > MAX_INDEX:
+        expected = f"padded spatial extents of at most {MAX_INDEX}"
+        return f"{operation.label}.{operation.roles[0]}.dims: expected {expected}, got {padded}"
     return f"{operation.label}.groups: expected 1, got {operation.groups}" if operation.groups > 1 else ""
