@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from threading import RLock
@@ -22,6 +23,10 @@ from lowdnn.torch.taken import Plans, kernel
 
 #: The devices by the name that ``enable`` takes.
 _MEMORIES: dict[str, Callable[[], Memory]] = {"cuda": CudaMemory, "emulated": EmulatedMemory}
+
+
+#: The most overrides that are kept behind their removal.
+_MOST_REMOVED = 64
 
 
 class Enabled:
@@ -51,6 +56,8 @@ class Registry:
         self._lock = RLock()
         self._levels: list[Enabled] = []
         self._installed: dict[tuple[str, str], _Installed] = {}
+        #: Overrides that other threads may still be running.
+        self._removed: deque[object] = deque(maxlen=_MOST_REMOVED)
         self._memories: dict[str, Memory] = {}
         self._plans: dict[tuple[str, str], Plans] = {}
         self._counts = PathCounts()
@@ -89,7 +96,7 @@ class Registry:
             wanted = {(other.device, overload.name) for other in self._levels for overload in other.overloads}
             for key in [(level.device, overload.name) for overload in level.overloads]:
                 if key not in wanted and key in self._installed:
-                    self._installed.pop(key).remove()
+                    self._removed.append(self._installed.pop(key).remove())
 
     def check_held(self, level: Enabled) -> None:
         if level not in self._levels:
@@ -154,11 +161,13 @@ class _Installed:
 
     def __init__(self, plans: Plans) -> None:
         self._plans = plans
-        self._own: list[object] = []
         self._put()
 
-    def remove(self) -> None:
+    def remove(self) -> object:
+        """Gives the operation back. Returns the override, which other threads may be running as long as it is kept."""
+        own: object = torch.library.get_kernel(f"aten::{self._plans.overload.name}", self._plans.memory.dispatch_key)
         self._library._destroy()
+        return own
 
     def _put(self) -> None:
         overload, key = self._plans.overload, self._plans.memory.dispatch_key
@@ -179,11 +188,7 @@ class _Installed:
 
     def _renew(self) -> None:
         """Takes the kernel that is there now, where another library has withdrawn the one that was."""
-        # The override may be running: a reference keeps it.
-        self._own.append(
-            torch.library.get_kernel(f"aten::{self._plans.overload.name}", self._plans.memory.dispatch_key)
-        )
-        self.remove()
+        self._own = self.remove()
         self._put()
 
 

@@ -53,6 +53,10 @@ def test_nothing_is_left_of_a_thousand_times(face: Face) -> None:
     for _ in range(5):
         with face.enable():
             convolved(face)
+    # Some removed overrides are kept, for threads that may be running them.
+    for _ in range(100):
+        with face.enable(["convolution"]):
+            pass
     count = objects()
     for _ in range(1000):
         with face.enable(["convolution"]):
@@ -107,6 +111,26 @@ def test_threads_share_plans_and_switches(face: Face) -> None:
     import lowdnn.torch
 
     assert not lowdnn.torch.is_enabled()
+
+
+def test_operations_are_given_back_while_other_threads_call_them() -> None:
+    """The dispatcher keeps no override that a thread is about to run: the program ended with a segmentation fault."""
+    program = """
+import threading, time, torch, lowdnn.torch
+x, w, ended = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3), threading.Event()
+def call():
+    while not ended.is_set():
+        torch.conv2d(x, w)
+threads = [threading.Thread(target=call) for _ in range(3)]
+[thread.start() for thread in threads]
+for _ in range(1000):
+    with lowdnn.torch.enable("emulated", "convolution"):
+        time.sleep(0.003)
+ended.set()
+[thread.join() for thread in threads]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_another_librarys_override_is_the_native_kernel(face: Face) -> None:
