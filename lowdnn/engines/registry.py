@@ -193,7 +193,6 @@ _OWN_KERNELS = (
         "conv.sequence.causal_conv1d_backward.CausalConv1dBackwardEngine",
         (CausalConv1dBackward,),
     ),
-    EngineEntry(54, "conv_fft", "conv.fft.conv_fft.ConvFft", (ConvolutionOperation,)),
 )
 
 _SINGLE = (
@@ -208,14 +207,17 @@ _SINGLE = (
 )
 
 #: Engines that run on request alone.
-_OPT_IN = tuple(
-    EngineEntry(index, name, f"conv.winograd.conv_winograd.{home}", (ConvolutionOperation,), (products,))
-    for index, name, home, products in (
-        (62, "conv_winograd_2x2", "ConvWinograd2x2", _PRODUCTS),
-        (63, "conv_winograd_4x4", "ConvWinograd4x4", _PRODUCTS),
-        (64, "conv_winograd_2x2_fp32", "ConvWinograd2x2Fp32", _TRUE_PRODUCTS),
-        (65, "conv_winograd_4x4_fp32", "ConvWinograd4x4Fp32", _TRUE_PRODUCTS),
-    )
+_OPT_IN = (
+    EngineEntry(54, "conv_fft", "conv.fft.conv_fft.ConvFft", (ConvolutionOperation,)),
+    *(
+        EngineEntry(index, name, f"conv.winograd.conv_winograd.{home}", (ConvolutionOperation,), (products,))
+        for index, name, home, products in (
+            (62, "conv_winograd_2x2", "ConvWinograd2x2", _PRODUCTS),
+            (63, "conv_winograd_4x4", "ConvWinograd4x4", _PRODUCTS),
+            (64, "conv_winograd_2x2_fp32", "ConvWinograd2x2Fp32", _TRUE_PRODUCTS),
+            (65, "conv_winograd_4x4_fp32", "ConvWinograd4x4Fp32", _TRUE_PRODUCTS),
+        )
+    ),
 )
 
 _COMPOSITE = EngineEntry(6, "composite", "composite.composite.Composite", (), (tuple(entry.name for entry in _SINGLE),))

@@ -63,6 +63,7 @@ class CausalConv1dNode:
         return tuple(map(str.upper, self.made))
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        self._check_ranks()
         for port, output in zip(self.made, outputs, strict=True):
             source = self.given.get(_LIKE.get(port, ""))
             if not output.get_dim():
@@ -76,6 +77,14 @@ class CausalConv1dNode:
         tensors = {port: lowered(tensor) for port, tensor in named.items()}
         made = CausalConv1dForward if "y" in tensors else CausalConv1dBackward
         return made(activation=self.activation, **tensors)
+
+    def _check_ranks(self) -> None:
+        """Refuses inputs from whose dims the outputs' do not follow; the operation checks all else."""
+        ranks = {"x": (3, "(B, D, L)"), "weight": (2, "(D, K)"), "offsets": (1, "(N + 1,)")}
+        for port, (rank, expected) in ranks.items():
+            dims = self.given[port].get_dim() if port in self.given else None
+            if dims is not None and len(dims) != rank:
+                raise BadParamError.at(f"{self.given[port].label}.dims", expected=expected, got=dims)
 
     def _state_dims(self) -> tuple[int, ...]:
         batch, channels, *_ = self.given["x"].get_dim()

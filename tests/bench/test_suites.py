@@ -24,9 +24,9 @@ def test_every_case_parses_to_itself_and_occurs_once_in_its_class(suite: str) ->
         assert parse_case(case.text).graph().operations
 
 
-def test_every_class_of_the_table_has_cases_and_only_one_is_without_targets() -> None:
+def test_every_class_of_the_table_has_cases_and_few_are_without_targets() -> None:
     classes = {case.class_ for suite in DEVICE_SUITES for case in cases_of(suite)}
-    assert classes == {*TARGETS, "block scales"}
+    assert classes == {*TARGETS, "block scales", "causal convolutions along sequences"}
 
 
 def test_every_case_bound_by_memory_has_an_engine_of_its_own() -> None:

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn.capi.loading import Binding
-from lowdnn.driver.emulated.memory import arena
+from lowdnn.driver.emulated.memory import space
 from lowdnn.enums import DescriptorType
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
@@ -48,7 +48,7 @@ class Owner(Caller):
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulated device remembers a thousand ended allocations for its reports; some suffice here."""
-    monkeypatch.setattr(arena, "_REMEMBERED", 16)
+    monkeypatch.setattr(space, "_REMEMBERED", 16)
 
 
 class Allocations:

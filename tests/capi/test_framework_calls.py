@@ -40,6 +40,8 @@ NOTE_TYPES = 10
 #: CUDNN_KNOB_TYPE_COUNTS, the size of cudnn-frontend's array.
 KNOB_TYPES = 46
 PADDING = 1
+#: Notes of engines whose results are not exact for integers.
+SPECTRAL = {NumericalNote.FFT, NumericalNote.WINOGRAD}
 
 
 class Frontend:
@@ -244,15 +246,18 @@ def test_xla(caller: Caller, device: Runtime, operation: DescriptorType) -> None
     frontend, case = Frontend(caller), Case(caller, device, operation, np.float16)
     graph = case.graph(frontend.handle, T.DOUBLE)
     configs = [config for mode in (HeurMode.B, HeurMode.A) for config in frontend.configs(graph, mode)]
-    plans = [frontend.plan(config) for config in configs]
-    described = {str(frontend.algorithm(plan)): plan for plan in plans}
-    assert 2 <= len(described) <= len(plans) // 2
-    for plan in described.values():
+    described = {
+        str(frontend.algorithm(plan)): (config, plan) for config in configs for plan in [frontend.plan(config)]
+    }
+    assert 2 <= len(described) <= len(configs) // 2
+    for config, plan in described.values():
         index, knobs = frontend.algorithm(plan)
         again = frontend.rebuilt(graph, index, knobs)
         assert frontend.algorithm(again) == (index, knobs)
         assert frontend.workspace_bytes(again) == frontend.workspace_bytes(plan)
-        np.testing.assert_array_equal(case.run(frontend, again), case.expected)
+        is_exact = SPECTRAL.isdisjoint(frontend.notes(config))
+        error = 0 if is_exact else 16 * np.finfo(np.float16).eps * np.abs(case.expected).max()
+        np.testing.assert_allclose(case.run(frontend, again), case.expected, rtol=0, atol=error)
 
 
 def test_a_plan_from_json_has_its_configuration(caller: Caller, device: Runtime) -> None:

