@@ -66,6 +66,8 @@ _OTHER_NEIGHBOUR = 16.0
 #: epsilon and of the root of the number of terms: eight standard deviations or more. Sums in the type of the factors
 #: double it.
 _WINOGRAD_ERRORS = {NumericalNote.WINOGRAD_TILE_4x4: 4.0, NumericalNote.WINOGRAD_TILE_6x6: 16.0}
+#: The fewest terms for that: a filter gradient of fewer pixels has the errors of whole tiles all the same.
+_WINOGRAD_TERMS = 9
 #: Relative error of fp8 sums in tensor cores, which cut off terms this far below an instruction's greatest one.
 _FAST_FP8_EPSILON = 2.0**-13
 
@@ -273,7 +275,7 @@ def _of_rounded_factors(graph: OperationGraph, notes: Collection[NumericalNote],
         epsilon = _TF32_EPSILON if NumericalNote.TF32_INPUTS in notes else 2 * dtypes.info(DataType.FLOAT).epsilon
     else:
         epsilon = max(dtypes.info(data_type).epsilon for data_type in types)
-    return error * epsilon * float(np.sqrt(length))
+    return error * epsilon * float(np.sqrt(max(length, _WINOGRAD_TERMS)))
 
 
 def _factor(graph: OperationGraph) -> float:

@@ -100,7 +100,8 @@ def _changed(
     graph, inputs = grown.graph, grown.inputs
     rounds_elsewhere = unrounded is None or any(isinstance(op, RoundsInside) for op in graph.operations)
     found = [evaluate(graph, inputs, rounds_virtual=False)] if rounds_elsewhere else []
-    return [*found, *(_evaluated(graph, inputs, notes, rng, unrounded or ()) for _ in range(_EVALUATIONS))]
+    with np.errstate(over="ignore", invalid="ignore"):  # changes may lead beyond the greatest number
+        return [*found, *(_evaluated(graph, inputs, notes, rng, unrounded or ()) for _ in range(_EVALUATIONS))]
 
 
 def _evaluated(
@@ -124,7 +125,7 @@ def _evaluated(
         ports = inputs_of(operation) | {port: t for port, t in outputs_of(operation).items() if t.uid in values}
         given = {port: values[tensor.uid] for port, tensor in ports.items()}
         if isinstance(operation, RoundsInside):
-            with _rounding_either_way(rng), np.errstate(over="ignore", invalid="ignore"):
+            with _rounding_either_way(rng):
                 results = operation.rounded_reference(given)
         else:
             results = operation.reference(given)

@@ -13,6 +13,7 @@ from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.compare import tolerance_of
 from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
+from lowdnn.engines.base import OptIn
 from lowdnn.engines.conv.winograd.conv_winograd import ConvWinograd
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import ConvolutionMode, DataType, HeurMode, NumericalNote, PointwiseMode
@@ -122,9 +123,10 @@ def test_error_bounds_are_those_of_the_tiles() -> None:
 def test_nobody_gets_it_unasked(line: str, arch: ArchSpec) -> None:
     graph = parse_case(f"conv {line} rs=3x3 pad=1").graph()
     for mode in (HeurMode.A, HeurMode.FALLBACK) if "fp32" in line else (HeurMode.A,):
-        ranked = [isinstance(found.engine, ConvWinograd) for found in rank(graph, arch, mode, ENGINES).candidates]
-        assert any(ranked)
-        assert ranked == sorted(ranked)
+        engines = [found.engine for found in rank(graph, arch, mode, ENGINES).candidates]
+        assert any(isinstance(engine, ConvWinograd) for engine in engines)
+        on_request = [isinstance(engine, OptIn) for engine in engines]
+        assert on_request == sorted(on_request)
 
 
 @pytest.mark.parametrize(
