@@ -66,11 +66,13 @@ def with_data(
         return None
     for _ in range(_DRAWS):
         inputs = _inputs(graph, pattern.values, rng)
-        try:
-            found = evaluate(graph, inputs)
-        except (LowdnnError, IndexError, ValueError, KeyError):
-            return None  # lengths, offsets or places that mean nothing
-        if kind in _OF_MEMORY or _differ(pattern, graph, inputs, found, rng):
+        with np.errstate(all="ignore"):  # a change may lead to infinities, as in ``misreading``
+            try:
+                found = evaluate(graph, inputs)
+            except (LowdnnError, IndexError, ValueError, KeyError):
+                return None  # lengths, offsets or places that mean nothing
+            is_other = kind in _OF_MEMORY or _differ(pattern, graph, inputs, found, rng)
+        if is_other:
             return NearMiss(kind, label, graph, inputs, pattern.unrounded)
     return None
 
