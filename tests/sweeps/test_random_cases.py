@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -20,19 +18,6 @@ _FORMS = [*forms(120, seed=4), *narrow_forms(36, seed=4)]
 _SAMPLED_FORMS = (*range(27), *range(120, 138))
 _SAMPLED_SHAPES = 2
 _SHAPES = 20
-
-
-@pytest.fixture
-def emulated() -> Iterator[Handle]:
-    """A fresh one for each test: a context in which a kernel has faulted is of no more use."""
-    with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Iterator[Handle]:
-    with Handle.open("cuda") as handle:
-        yield handle
 
 
 def test_drawn_lines_are_graphs_of_every_kind() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -21,18 +19,6 @@ _SAMPLED_FORMS = 12
 #: Shapes of each form of a sample.
 _SAMPLED_SHAPES = 2
 _SHAPES = 20
-
-
-@pytest.fixture
-def emulated() -> Iterator[Handle]:
-    with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Iterator[Handle]:
-    with Handle.open("cuda") as handle:
-        yield handle
 
 
 def test_drawn_lines_are_graphs_of_every_kind() -> None:
