@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.driver import open_driver
 from lowdnn.engines.base import Engine, keeps_precision
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import DataType, HeurMode, KnobType, NumericalNote, PointwiseMode
@@ -17,7 +20,8 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
 from tests.support.data import fresh_seed
 from tests.support.pairs import paired
-from tests.support.running import check_close, check_exact, run_plan
+from tests.support.running import POLICIES, check_close, check_exact, run_plan
+from tests.support.runtime import open_runtime
 
 MATMUL = engine_named("matmul_mma_tf32x3")
 CONVOLUTION = engine_named("conv_implicit_gemm_mma_tf32x3")
@@ -122,3 +126,9 @@ def test_other_types_are_refused(data_type: str) -> None:
         refusal = engine.refuse(parse_case(f"{line} dtype={data_type}").graph(), SM_90A)
         assert refusal is not None
         assert "data_type: expected one of FLOAT, got" in refusal.reason
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(7),early,races"])
+def test_policies(policy: str, kernel_cache_dir: Path) -> None:
+    with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
+        check_exact(runtime, MATMUL, matmul_graph((2,), 33, 40, 24, data_type=DataType.FLOAT), length=24)
