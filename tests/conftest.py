@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from argparse import ArgumentTypeError
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import cast
@@ -19,6 +18,7 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.guarded import GuardedDriver
 from tests.support.lost_context import fault_of_gpu
 from tests.support.runtime import open_runtime
+from tests.support.shards import shard
 
 #: New containers, and collections of the younger generation, before the garbage collector looks at one: Python's own
 #: 700, 10 and 10 cost a twelfth of the tests' time, in which kernels become millions of objects that stay.
@@ -30,7 +30,7 @@ _LOST = pytest.StashKey[str]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--shard", type=_shard, default=(1, 1), metavar="I/N", help="only the I-th of N parts of about equal length"
+        "--shard", type=shard, default=(1, 1), metavar="I/N", help="only the I-th of N parts of about equal length"
     )
     parser.addoption("--endurance", action="store_true", help="tests of many cycles run all of them")
 
@@ -136,13 +136,6 @@ def handle(device: Runtime) -> Iterator[Handle]:
 
 def _is_on_gpu(item: pytest.Item) -> bool:
     return item.get_closest_marker("gpu") is not None
-
-
-def _shard(text: str) -> tuple[int, int]:
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise ArgumentTypeError(f"expected I/N with 1 <= I <= N, got {text!r}")
-    return int(number), int(count)
 
 
 def _keep_what_lives() -> None:

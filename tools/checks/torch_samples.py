@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 
 import lowdnn.torch
+from tests.support.shards import shard
 
 #: The names of OpInfo entries that end in operations which lowdnn takes over.
 NAMES = (
@@ -57,7 +58,7 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
     def line(self, name: str) -> str:
-        parts = ("lowdnn", "partly", "native", "refused", "compiled", "failed")
+        parts = ("lowdnn", "partly", "native", "refused", "not run", "compiled", "failed")
         return f"{name:<45}" + "  ".join(f"{part} {self.counts[part]:>4}" for part in parts)
 
 
@@ -67,15 +68,18 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=(), help="parts of OpInfo names")
     parser.add_argument("--types", nargs="*", default=[], help="names of types, such as float32")
     parser.add_argument("--most", type=int, default=0, help="samples of an operation and type, drawn from all")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no further operation begins after these")
+    parser.add_argument(
+        "--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th sample, from the I-th on"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no further sample begins after these")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     given = parser.parse_args()
     device = given.device or ("cuda" if torch.cuda.is_available() else "emulated")
     print(f"device {device}, torch {torch.__version__}, seed {given.seed}")
     warnings.simplefilter("ignore")
-    end, total = time.monotonic() + given.seconds, Counter[str]()
+    given.end, total = time.monotonic() + given.seconds, Counter[str]()
     for name, entries in _operations(given.only).items():
-        if time.monotonic() > end:
+        if time.monotonic() > given.end:
             print(f"{name:<45}not run: no time left")
             continue
         outcome = Outcome()
@@ -114,7 +118,13 @@ def _check_type(entry: Any, dtype: Any, device: str, given: argparse.Namespace, 
     samples = list(entry.sample_inputs(_kind(device), dtype, requires_grad=differentiates))
     if given.most and len(samples) > given.most:
         samples = random.Random(given.seed).sample(samples, given.most)
+    own, shards = given.shard
     for number, sample in enumerate(samples):
+        if number % shards != own - 1:
+            continue
+        if time.monotonic() > given.end:
+            outcome.counts["not run"] += 1
+            continue
         where = f"{entry.name}{entry.variant_test_name and ' ' + entry.variant_test_name} {dtype} {_shown(sample)}"
         try:
             _check_sample(entry, sample, device, outcome)
