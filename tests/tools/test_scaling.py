@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lowdnn.distributed import InProcessCommunicator
 from tests.support.data import fresh_seed
 from tests.support.ranks import on_handles
 from tools.scaling import __main__ as command
+from tools.scaling import measure
 from tools.scaling.measure import measured
 from tools.scaling.model import Layer, Links, Model, Workload, links_of, read
 
@@ -120,6 +122,54 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert all(len(row) == 11 for row in rows[:3])
     assert rows[0][2] == "1.000"
     assert "+0.0%" in output
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[1]", "a list in place of an object"),
+        ('{"card": "a", "network": "b"}', "no batch"),
+        ("[" * 100_000, "recursion"),
+        (None, "No such file"),
+        ({"layers": [{"backward_us": 1.0}]}, r"layers\[0\].gradient_bytes None"),
+        ({"update_us": 0}, "the file.update_us 0"),
+        ({"forward_us": float("nan")}, "forward_us nan"),
+        ({"steps": 3}, "no list of objects steps"),
+        ({"all_reduce": []}, "too few"),
+    ],
+)
+def test_damaged_files_give_one_line(
+    content: str | dict[str, Any] | None,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "figures.json"
+    if isinstance(content, dict):
+        content = json.dumps(figures_of(drawn(np.random.default_rng(0))) | content)
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setattr("sys.argv", ["scaling", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert len(lines) == 1
+    assert re.search(f"^tools.scaling: .*{reason}", lines[0])
+
+
+def test_nothing_is_timed_without_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["measure", "--devices", "1", "1000", "--out", str(tmp_path / "figures.json")])
+    with pytest.raises(SystemExit) as ended:
+        measure.main()
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("tools.scaling.measure: ")
 
 
 def test_a_network_is_measured_on_two_ranks() -> None:

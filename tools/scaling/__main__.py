@@ -22,6 +22,15 @@ def main() -> int:
     )
     parser.add_argument("--network-hop-us", type=float, default=5.0, help="latency of the network (default 5 us)")
     arguments = parser.parse_args()
+    try:
+        print("\n".join(_report(arguments)))
+    except ValueError as error:
+        parser.exit(1, f"tools.scaling: {error}\n")
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> list[str]:
+    """The calibrated links, the table, and what was measured beside the model. Raises ValueError."""
     model, figures = read(arguments.file)
     links = replace(
         model.links,
@@ -29,20 +38,20 @@ def main() -> int:
         network_bytes_per_us=1e3 * arguments.network_gb_s,
         network_hop_us=arguments.network_hop_us,
     )
-    print(f"{figures['card']}, {figures['network']}, batch {figures['batch']} a GPU")
-    print(
+    lines = [
+        f"{figures['card']}, {figures['network']}, batch {figures['batch']} a GPU",
         f"all-reduce: start {links.start_us:.1f} us, hop {links.hop_us:.1f} us, {links.bytes_per_us / 1e3:.0f} GB/s; "
-        f"contention {model.contention:.2f}\n"
-    )
-    print("\n".join(table(replace(model, links=links), arguments.ranks)))
-    print("\nmeasured                       step ms    model ms     error")
+        f"contention {model.contention:.2f}\n",
+        *table(replace(model, links=links), arguments.ranks),
+        "\nmeasured                       step ms    model ms     error",
+    ]
     for one in figures["steps"]:
         predicted = model.step_us(one["ranks"], one["bucket_bytes"], overlaps=one["overlaps"])
         how = "overlapped" if one["overlaps"] else "in turn"
         label = f"{one['ranks']} GPUs, {one['bucket_bytes'] / _MIB:g} MiB, {how}"
         error = predicted / one["step_us"] - 1
-        print(f"{label:28s} {one['step_us'] / 1e3:9.2f} {predicted / 1e3:11.2f} {error:+9.1%}")
-    return 0
+        lines.append(f"{label:28s} {one['step_us'] / 1e3:9.2f} {predicted / 1e3:11.2f} {error:+9.1%}")
+    return lines
 
 
 def table(model: Model, ranks: list[int]) -> list[str]:

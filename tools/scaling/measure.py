@@ -22,9 +22,11 @@ from typing import Any
 from lowdnn.backend import Handle
 from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.distributed import BUCKET_BYTES, Communicator, Meeting, Place, Split, connect, everyone, launch
+from lowdnn.driver import open_driver
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.event import Event
+from lowdnn.status import LowdnnError
 from tools.scaling.network import TimedNetwork, layers_of
 
 #: Sizes of the all-reduces that are timed.
@@ -45,6 +47,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.rank:
         return _run_rank(arguments)
+    if problem := _problem(arguments):
+        parser.exit(1, f"tools.scaling.measure: {problem}\n")
     merged: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for count in sorted(arguments.devices):
@@ -68,6 +72,19 @@ def main() -> int:
             }
     arguments.out.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def _problem(arguments: argparse.Namespace) -> str:
+    """Why nothing can be timed; "" where it can be."""
+    wanted = max(arguments.devices)
+    try:
+        layers_of(arguments.network, arguments.batch)
+        found = open_driver("cuda").device_count()
+    except KeyError:
+        return f"--network: expected a section of lowdnn/bench/networks.txt, got {arguments.network}"
+    except (LowdnnError, ValueError) as error:
+        return str(error)
+    return "" if 1 <= wanted <= found else f"expected {wanted} GPUs, got {found}"
 
 
 def _run_rank(arguments: argparse.Namespace) -> int:

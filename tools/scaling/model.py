@@ -34,6 +34,14 @@ from lowdnn.distributed.buckets import plan_buckets
 _MOST_CONTENTION = 0.9
 #: Halvings of the interval in which the contention is sought.
 _HALVINGS = 40
+#: More than any number of a file: microseconds or bytes.
+_MOST = 1e15
+#: By table of a file, the positive numbers in each row.
+_COLUMNS: Mapping[str, Sequence[str]] = {
+    "layers": ("backward_us", "gradient_bytes"),
+    "all_reduce": ("ranks", "bytes", "us"),
+    "steps": ("ranks", "bucket_bytes", "step_us"),
+}
 
 
 @dataclass(frozen=True)
@@ -110,9 +118,13 @@ class Model:
 def read(path: Path) -> tuple[Model, dict[str, Any]]:
     """The calibrated model of a file that ``measure`` wrote, and the file's content.
 
-    Raises ValueError for a file without the figures of 1 and 2 GPUs.
+    Raises ValueError for a file that cannot be read or is no such file, and for figures that do not suffice.
     """
-    figures = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        _check(figures)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected what tools.scaling.measure writes, got {error}") from None
     layers = tuple(Layer(one["backward_us"], one["gradient_bytes"]) for one in figures["layers"])
     workload = Workload(figures["forward_us"], layers, figures["update_us"])
     links = links_of(figures["all_reduce"])
@@ -120,6 +132,31 @@ def read(path: Path) -> tuple[Model, dict[str, Any]]:
     if measured is None:
         raise ValueError(f"{path}: expected a step on 2 GPUs, got none")
     return calibrated(workload, links, measured["bucket_bytes"], measured["step_us"]), figures
+
+
+def _check(figures: object) -> None:
+    """Raises ValueError for a file's content without a field, and for values of the wrong kind."""
+    if not isinstance(figures, dict):
+        raise ValueError(f"a {type(figures).__name__} in place of an object")
+    for name in ("card", "network", "batch"):
+        if name not in figures:
+            raise ValueError(f"no {name}")
+    _check_numbers(figures, ("forward_us", "update_us"), "the file")
+    for table, names in _COLUMNS.items():
+        rows = figures.get(table)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"no list of objects {table}")
+        for number, row in enumerate(rows):
+            _check_numbers(row, names, f"{table}[{number}]")
+    if any(not isinstance(step.get("overlaps"), bool) for step in figures["steps"]):
+        raise ValueError("a step without overlaps")
+
+
+def _check_numbers(row: Mapping[str, object], names: Sequence[str], where: str) -> None:
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
+            raise ValueError(f"{where}.{name} {value!r}")
 
 
 def links_of(all_reduces: Sequence[Mapping[str, float]]) -> Links:
