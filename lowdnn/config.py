@@ -163,6 +163,13 @@ def variables(names: Iterable[str], environment: Mapping[str, str] | None = None
     return {name: text for name, text in found.items() if text}
 
 
+def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """The names in ``environment`` (the process's own by default) that begin as lowdnn's and are none of them."""
+    source, asked = _environment() if environment is None else environment, _Asked()
+    Config.from_environment(asked)
+    return sorted(name for name in source if name.startswith("LOWDNN_") and name not in asked.names)
+
+
 def bytes_from(text: str) -> int | None:
     """The bytes that a text such as ``500M`` or ``1000`` says; None for another text."""
     found = re.fullmatch(r"(\d{1,15})([KMG]?)", text.upper())
@@ -180,6 +187,18 @@ def _user_dir(environment: Mapping[str, str], variable: str, below_home: str) ->
 
 def _environment() -> Mapping[str, str]:
     return {} if sys.flags.ignore_environment else os.environ
+
+
+class _Asked(dict[str, str]):
+    """An environment without variables, which keeps the names that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: D | None = None) -> str | D | None:  # type: ignore[override]
+        self.names.add(name)
+        return default
 
 
 @dataclass(frozen=True)

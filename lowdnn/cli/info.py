@@ -29,8 +29,13 @@ from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
 
 _PACKAGES = ("cuda-bindings", "cuda-core", "numpy", "nvidia-cuda-nvrtc", "ml_dtypes", "torch")
+#: The oldest NVIDIA driver that lowdnn takes.
+LEAST_DRIVER = "580"
+#: The CUDA version that this driver supports.
+LEAST_CUDA = "13.0"
 _ADVICE = {
-    "cuda": "no GPU is needed: the emulated device runs everything; for one, install NVIDIA driver 580 or newer",
+    "cuda": "no GPU is needed: the emulated device runs everything; for one, install NVIDIA driver "
+    f"{LEAST_DRIVER} or newer",
     "emulated": "unset LOWDNN_EMULATED_ARCH and LOWDNN_EMULATED_POLICY, or see lowdnn guide configuration",
     "nvrtc": "pip install 'nvidia-cuda-nvrtc==13.0.*'; without it only precompiled kernels run",
     "cache": "set LOWDNN_CACHE_DIR to a directory of your own; without it each process compiles anew",
@@ -40,14 +45,13 @@ _ADVICE = {
 
 def info(arguments: argparse.Namespace) -> int:
     """Prints the report; always 0."""
-    report = collect()
+    report = collect(Config.from_environment())
     print(json.dumps(report, indent=1) if arguments.json else _as_text(report))
     return 0
 
 
-def collect() -> dict[str, Any]:
+def collect(config: Config) -> dict[str, Any]:
     """The report as JSON-ready values; ``missing`` maps what failed to the reason and the advice."""
-    config = Config.from_environment()
     missing: dict[str, dict[str, str]] = {}
 
     def probe(name: str, find: Callable[[], Any]) -> Any:
@@ -60,7 +64,7 @@ def collect() -> dict[str, Any]:
     return {
         "lowdnn": {"version": __version__, "path": str(Path(__file__).resolve().parent.parent)},
         "python": {"version": platform.python_version(), "executable": sys.executable, "platform": platform.platform()},
-        "packages": {name: _installed(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in _PACKAGES},
         "nvrtc": probe("nvrtc", _nvrtc),
         "cuda": probe("cuda", _cuda_devices),
         "emulated": probe("emulated", lambda: _emulated_devices(config)),
@@ -74,10 +78,11 @@ def collect() -> dict[str, Any]:
     }
 
 
-def _installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of an installed package; None where it is not installed."""
     try:
         return version(package)
-    except PackageNotFoundError:
+    except (PackageNotFoundError, ValueError):  # ValueError: the name is none
         return None
 
 

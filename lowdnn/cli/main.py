@@ -1,4 +1,4 @@
-"""The ``lowdnn`` command: ``info``, ``run``, ``tune``, ``bench``, ``kernels``, ``cache``, ``demo``, ``guide``."""
+"""The ``lowdnn`` command: ``info``, ``doctor``, ``run``, ``verify``, ``tune``, ``bench``, ``cache`` and more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lowdnn import __version__
 from lowdnn.cli.bench_arguments import add_bench_arguments
 from lowdnn.cli.cache_arguments import add_cache_arguments
 from lowdnn.cli.demo_arguments import add_demo_arguments
+from lowdnn.cli.doctor.arguments import add_doctor_arguments
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.cli.output import ClosedPipeError, OutputError, command_output, drop_unwritable_errors, tell
 from lowdnn.cli.run_arguments import add_run_arguments
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, devices, caches, and what is missing")
     info.add_argument("--json", action="store_true", help="one JSON object")
+    add_doctor_arguments(commands.add_parser("doctor", help="checks of the installation, the machine and its devices"))
     add_run_arguments(commands.add_parser("run", help="run text cases on a device and check them"))
     add_kernels_arguments(
         commands.add_parser("kernels", help="the kernels that a workload needs, and few that serve it")
@@ -81,6 +83,12 @@ def _info(arguments: argparse.Namespace) -> int:
     from lowdnn.cli.info import info
 
     return info(arguments)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.doctor.command import doctor
+
+    return doctor(arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -127,6 +135,7 @@ def _guide(arguments: argparse.Namespace) -> int:
 
 _COMMANDS = {
     "info": _info,
+    "doctor": _doctor,
     "run": _run,
     "tune": _tune,
     "bench": _bench,
