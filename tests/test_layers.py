@@ -70,7 +70,7 @@ LIBRARY = Order(
         ("backend",),
         ("adv",),
         ("bench", "capi", "frontend"),
-        ("distributed", "torch"),
+        ("distributed", "telemetry", "torch"),
         ("guide",),
         ("cli",),
         ("__main__",),
