@@ -167,7 +167,7 @@ def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]
     """The names in ``environment`` (the process's own by default) that begin as lowdnn's and are none of them."""
     source, asked = _environment() if environment is None else environment, _Asked()
     Config.from_environment(asked)
-    return sorted(name for name in source if name.startswith("LOWDNN_") and name not in asked.names)
+    return sorted(name for name in source if name.partition("_")[0] == "LOWDNN" and name not in asked.names)
 
 
 def bytes_from(text: str) -> int | None:

@@ -307,6 +307,18 @@ def differences(actual: NDArray[Any], expected: NDArray[Any], data_type: DataTyp
     return "" if bool(same.all()) else _report(got, wanted, ~same, allowed)
 
 
+def largest_share(actual: NDArray[Any], expected: NDArray[Any], data_type: DataType, allowed: Tolerance) -> float:
+    """The greatest difference of elements as a share of what ``allowed`` lets each one differ; storage arrays.
+
+    At most 1 where ``differences`` finds none; infinite where an element may not differ at all, or is not finite.
+    """
+    got, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (actual, expected))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = np.abs(got - wanted) / (allowed.relative * np.abs(wanted) + allowed.absolute)
+    shares[(got == wanted) | (np.isnan(got) & np.isnan(wanted))] = 0.0
+    return float(np.where(np.isnan(shares) | ~np.isfinite(wanted) & (shares != 0), np.inf, shares).max(initial=0.0))
+
+
 def largest_error(actual: NDArray[Any], expected: NDArray[Any], data_type: DataType) -> float:
     """The greatest difference of finite elements, in units of the root mean square of ``expected``; storage arrays."""
     got, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (actual, expected))

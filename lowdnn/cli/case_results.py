@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from lowdnn.backend.handle import Handle
 from lowdnn.cases.base import Case
-from lowdnn.cases.compare import EXACT, Expected, differences, expected_outputs, largest_error, sums_exactly
-from lowdnn.cli.execution import run_graph
+from lowdnn.cases.compare import (
+    EXACT,
+    Expected,
+    differences,
+    expected_outputs,
+    largest_error,
+    largest_share,
+    sums_exactly,
+)
+from lowdnn.cli.execution import Arrays, run_graph
 from lowdnn.driver.base import DriverError
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for
+from lowdnn.plan import Plan
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
 
@@ -61,8 +68,47 @@ class Result:
     notes: tuple[str, ...] = ()
 
 
+class Source(Protocol):
+    """The data of a case, and the outputs to expect for them, by uid."""
+
+    def inputs(self, case: Case, seed: int, exact: bool) -> Arrays:
+        """Storage arrays in logical dims; integers whose sums are exact if ``exact``."""
+
+    def expected(self, case: Case, graph: OperationGraph, inputs: Arrays, plan: Plan) -> Mapping[int, Expected]:
+        """The outputs, and what a result of ``plan`` may differ from them."""
+
+
+class Reference:
+    """Random data, and the float64 reference's outputs."""
+
+    def inputs(self, case: Case, seed: int, exact: bool) -> Arrays:
+        return case.inputs(seed, exact=exact)
+
+    def expected(self, case: Case, graph: OperationGraph, inputs: Arrays, plan: Plan) -> Mapping[int, Expected]:
+        return expected_outputs(graph, inputs, plan.numerical_notes, case.length)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A result with its arrays by uid, which are empty where nothing was run or compared.
+
+    share: the greatest difference as a share of what is allowed, as ``compare.largest_share`` has it.
+    """
+
+    result: Result
+    inputs: Arrays = field(default_factory=dict)
+    expected: Mapping[int, Expected] = field(default_factory=dict)
+    outputs: Arrays = field(default_factory=dict)
+    share: float | None = None
+
+
 def results(handle: Handle, case: Case, request: Request) -> Iterator[Result]:
     """One result for each engine that is asked for."""
+    return (judged.result for judged in judged_results(handle, case, request, Reference()))
+
+
+def judged_results(handle: Handle, case: Case, request: Request, source: Source) -> Iterator[Judged]:
+    """One for each engine that is asked for; data and outputs to compare with come from ``source``."""
     driver = handle.runtime.driver
     policy = handle.runtime.config.emulated_policy if driver.kind == "emulated" else ""
     blank = Result(str(case), driver.kind, policy, "", "", "", 0.0, 0.0, 0, request.seed)
@@ -71,10 +117,11 @@ def results(handle: Handle, case: Case, request: Request) -> Iterator[Result]:
         candidates = _candidates(handle, graph, request.engine)
     except LowdnnError as error:
         status = "refused" if isinstance(error, NotSupportedError) else "error"
-        yield replace(blank, status=status, detail=str(error))
+        yield Judged(replace(blank, status=status, detail=str(error)))
         return
     for candidate in candidates:
-        yield _result(handle, case, graph, candidate, request, replace(blank, engine=candidate.engine.name))
+        started = replace(blank, engine=candidate.engine.name)
+        yield _judged(handle, case, graph, candidate, request, source, started)
 
 
 def check_engine(handle: Handle, engine: str | None) -> None:
@@ -102,41 +149,45 @@ def _candidates(handle: Handle, graph: OperationGraph, engine: str | None) -> li
     return [candidate_for(named, graph, handle.arch, {})]
 
 
-def _result(
-    handle: Handle, case: Case, graph: OperationGraph, candidate: Candidate, request: Request, blank: Result
-) -> Result:
+def _judged(
+    handle: Handle,
+    case: Case,
+    graph: OperationGraph,
+    candidate: Candidate,
+    request: Request,
+    source: Source,
+    blank: Result,
+) -> Judged:
     found = blank
     try:
         plan = candidate.plan
         notes = tuple(note.name for note in plan.numerical_notes)
         found = replace(blank, plan=plan.name, workspace_bytes=plan.workspace_bytes, notes=notes)
         is_exact = request.is_exact and sums_exactly(plan)
-        inputs = case.inputs(request.seed, exact=is_exact)
+        inputs = source.inputs(case, request.seed, is_exact)
         outcome = run_graph(handle, graph, plan, inputs, request.repeats)
     except LowdnnError as error:
         fault = error.report if isinstance(error, DriverError) else {}
-        return replace(found, status="error", detail=str(error), fault=fault)
+        return Judged(replace(found, status="error", detail=str(error), fault=fault))
     found = replace(found, status="ok", device_us=outcome.device_us, host_us=outcome.host_us)
     if not (request.is_checked or request.is_exact):
-        return found
-    expected = expected_outputs(graph, inputs, candidate.plan.numerical_notes, case.length)
-    wrong = _differences(case, graph, expected, outcome.outputs, is_exact)
-    errors = (largest_error(outcome.outputs[t.uid], expected[t.uid].values, t.data_type) for t in graph.outputs)
-    return replace(found, status="FAILED" if wrong else "ok", detail=wrong, error=max(errors, default=0.0))
+        return Judged(found)
+    expected = source.expected(case, graph, inputs, candidate.plan)
+    if is_exact and case.is_exact:
+        expected = {uid: replace(wanted, allowed=EXACT) for uid, wanted in expected.items()}
+    return _compared(graph, found, inputs, expected, outcome.outputs)
 
 
-def _differences(
-    case: Case,
-    graph: OperationGraph,
-    expected: Mapping[int, Expected],
-    outputs: dict[int, NDArray[Any]],
-    is_exact: bool,
-) -> str:
-    reports = []
+def _compared(
+    graph: OperationGraph, found: Result, inputs: Arrays, expected: Mapping[int, Expected], outputs: Arrays
+) -> Judged:
+    reports, errors, shares = [], [0.0], [0.0]
     for tensor in graph.outputs:
-        wanted = expected[tensor.uid]
-        allowed = EXACT if is_exact and case.is_exact else wanted.allowed
-        report = differences(outputs[tensor.uid], wanted.values, tensor.data_type, allowed)
-        if report:
-            reports.append(f"{tensor.label}: {report}")
-    return "\n".join(reports)
+        wanted, got = expected[tensor.uid], outputs[tensor.uid]
+        report = differences(got, wanted.values, tensor.data_type, wanted.allowed)
+        reports += [f"{tensor.label}: {report}"] if report else []
+        errors.append(largest_error(got, wanted.values, tensor.data_type))
+        shares.append(largest_share(got, wanted.values, tensor.data_type, wanted.allowed))
+    status = "FAILED" if reports else "ok"
+    result = replace(found, status=status, detail="\n".join(reports), error=max(errors))
+    return Judged(result, inputs, expected, outputs, max(shares))

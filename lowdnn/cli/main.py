@@ -15,6 +15,7 @@ from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.cli.output import ClosedPipeError, OutputError, command_output, drop_unwritable_errors, tell
 from lowdnn.cli.run_arguments import add_run_arguments
 from lowdnn.cli.tune_arguments import add_tune_arguments
+from lowdnn.cli.verify.arguments import add_verify_arguments
 from lowdnn.status import LowdnnError
 
 #: Exit statuses besides a command's own 0 and 1; ``lowdnn guide commands`` says what each means.
@@ -66,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="one JSON object")
     add_doctor_arguments(commands.add_parser("doctor", help="checks of the installation, the machine and its devices"))
     add_run_arguments(commands.add_parser("run", help="run text cases on a device and check them"))
+    add_verify_arguments(
+        commands.add_parser("verify", help="whether every device computes what references or saved outputs say")
+    )
     add_kernels_arguments(
         commands.add_parser("kernels", help="the kernels that a workload needs, and few that serve it")
     )
@@ -95,6 +99,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from lowdnn.cli.run import run
 
     return run(arguments)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.verify.command import verify
+
+    return verify(arguments)
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
@@ -137,6 +147,7 @@ _COMMANDS = {
     "info": _info,
     "doctor": _doctor,
     "run": _run,
+    "verify": _verify,
     "tune": _tune,
     "bench": _bench,
     "kernels": _kernels,

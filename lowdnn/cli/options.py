@@ -55,14 +55,19 @@ def check_ranges(command: str, arguments: argparse.Namespace, ranges: Mapping[st
 
 @contextmanager
 def opened(
-    arguments: argparse.Namespace, options: Options, compile_policy: CompilePolicy | None = None
+    arguments: argparse.Namespace, options: Options, compile_policy: CompilePolicy | None = None, ordinal: int = 0
 ) -> Iterator[Handle]:
-    """A handle on the device of ``--device``, ``--arch`` and ``--policy``, the last two of which no GPU takes."""
+    """A handle on the device of ``--device``, ``--arch`` and ``--policy``, the last two of which no GPU takes.
+
+    ordinal: the device's number.
+    """
     rule, of_emulated = "none for a GPU: it is one of the emulated device", ("arch", "policy")
     if arguments.device == "cuda":
         options.refuse(of_emulated, rule)
     policy = getattr(arguments, "policy", None)
-    with Handle.open(arguments.device, arch=arguments.arch, policy=policy, compile_policy=compile_policy) as handle:
+    with Handle.open(
+        arguments.device, ordinal=ordinal, arch=arguments.arch, policy=policy, compile_policy=compile_policy
+    ) as handle:
         if handle.runtime.driver.kind != "emulated":
             options.refuse(of_emulated, rule)
         yield handle

@@ -11,6 +11,7 @@ from lowdnn.cases.compare import (
     differences,
     expected_outputs,
     largest_error,
+    largest_share,
     sums_exactly,
     tolerance,
     tolerance_of,
@@ -140,3 +141,35 @@ def test_a_scaled_operand_next_to_a_tie_passes() -> None:
     plain = tolerance(ToleranceClass.CONTRACTION, DataType.HALF, case.length)
     assert differences(y.astype(np.float16), stored[convolution.y.uid], DataType.HALF, plain)
     assert not differences(y.astype(np.float16), stored[convolution.y.uid], DataType.HALF, allowed)
+
+
+def test_shares_of_a_tolerance() -> None:
+    """The greatest share is 1 where an element lies at the edge, and ``differences`` begins behind it."""
+    seed = int(np.random.default_rng().integers(2**32))
+    rng = np.random.default_rng(seed)
+    allowed = Tolerance(1e-3, 1e-3)
+    expected = rng.standard_normal(50).astype(np.float32)
+    for factor in (0.5, 0.99, 1.01, 3.0):
+        actual = expected.astype(np.float64)
+        place = int(rng.integers(50))
+        actual[place] += factor * (1e-3 * abs(actual[place]) + 1e-3)
+        share = largest_share(actual.astype(np.float32), expected, DataType.FLOAT, allowed)
+        assert share == pytest.approx(factor, rel=1e-2), seed
+        assert bool(differences(actual.astype(np.float32), expected, DataType.FLOAT, allowed)) is (factor > 1), seed
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "share"),
+    [
+        (np.inf, np.inf, 0.0),
+        (np.nan, np.nan, 0.0),
+        (0.0, np.inf, np.inf),
+        (np.nan, 0.0, np.inf),
+        (-np.inf, np.inf, np.inf),
+        (np.inf, 1.0, np.inf),
+    ],
+)
+def test_shares_of_special_values(actual: float, expected: float, share: float) -> None:
+    found, wanted = (np.array([value, 1.0], np.float32) for value in (actual, expected))
+    assert largest_share(found, wanted, DataType.FLOAT, Tolerance(0.1, 0.1)) == share
+    assert largest_share(found, wanted, DataType.FLOAT, EXACT) == share
