@@ -70,7 +70,7 @@ LIBRARY = Order(
         ("backend",),
         ("adv",),
         ("bench", "capi", "frontend"),
-        ("distributed", "telemetry", "torch"),
+        ("distributed", "operations", "telemetry", "torch"),
         ("guide",),
         ("cli",),
         ("__main__",),

@@ -12,6 +12,7 @@ from lowdnn.cli.cache_arguments import add_cache_arguments
 from lowdnn.cli.demo_arguments import add_demo_arguments
 from lowdnn.cli.doctor.arguments import add_doctor_arguments
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
+from lowdnn.cli.operations_arguments import add_operations_arguments
 from lowdnn.cli.output import ClosedPipeError, OutputError, command_output, drop_unwritable_errors, tell
 from lowdnn.cli.run_arguments import add_run_arguments
 from lowdnn.cli.tune_arguments import add_tune_arguments
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add_bench_arguments(commands.add_parser("bench", help="time cases, save and draw the times, compare two versions"))
     add_tune_arguments(commands.add_parser("tune", help="time the plans of text cases, and keep what is fastest"))
     add_cache_arguments(commands.add_parser("cache", help="compiled kernels on disk, and bundles to ship"))
+    add_operations_arguments(commands.add_parser("operations", help="rules, routes and dashboards for people on call"))
     demo = commands.add_parser("demo", help="train a convolutional network on handwritten digits; exit 1 under 97 %%")
     add_demo_arguments(demo)
     guide = commands.add_parser("guide", help="pages on how lowdnn is used and built, recipes, and the reference")
@@ -125,6 +127,12 @@ def _cache(arguments: argparse.Namespace) -> int:
     return cache(arguments)
 
 
+def _operations(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.operations import operations
+
+    return operations(arguments)
+
+
 def _bench(arguments: argparse.Namespace) -> int:
     from lowdnn.cli.bench import bench
 
@@ -152,6 +160,7 @@ _COMMANDS = {
     "bench": _bench,
     "kernels": _kernels,
     "cache": _cache,
+    "operations": _operations,
     "demo": _demo,
     "guide": _guide,
 }
