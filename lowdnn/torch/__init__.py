@@ -20,6 +20,7 @@ from importlib.util import find_spec
 if find_spec("torch") is None:
     raise ModuleNotFoundError("lowdnn.torch needs PyTorch: pip install 'lowdnn[torch]'", name="torch")
 
+from lowdnn.torch import ops
 from lowdnn.torch.catalog import operation_names
 from lowdnn.torch.counts import PathCount, table
 from lowdnn.torch.registry import REGISTRY, Enabled
@@ -33,6 +34,7 @@ __all__ = [
     "explain",
     "is_enabled",
     "operation_names",
+    "ops",
     "reset",
 ]
 

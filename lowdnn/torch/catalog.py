@@ -1,7 +1,9 @@
-"""All operations that are taken over."""
+"""All operations that are taken over, and those of ``torch.ops.lowdnn``."""
 
 from __future__ import annotations
 
+from lowdnn.torch.library import cross_entropy, residual_norms, rotary
+from lowdnn.torch.library.definition import Definition
 from lowdnn.torch.operation import Overload
 from lowdnn.torch.operations import (
     attention,
@@ -15,6 +17,12 @@ from lowdnn.torch.operations import (
     upsampling,
 )
 
+DEFINITIONS: tuple[Definition, ...] = (
+    *rotary.DEFINITIONS,
+    *residual_norms.DEFINITIONS,
+    *cross_entropy.DEFINITIONS,
+)
+
 #: By the dispatcher's names.
 OVERLOADS: tuple[Overload, ...] = (
     *convolution.OVERLOADS,
@@ -26,6 +34,7 @@ OVERLOADS: tuple[Overload, ...] = (
     *softmax.OVERLOADS,
     *pooling.OVERLOADS,
     *upsampling.OVERLOADS,
+    *(item.overload for item in DEFINITIONS if item.overload is not None),
 )
 
 

@@ -41,9 +41,10 @@ def optional(tensor: Any) -> Any:
 
 @dataclass(frozen=True)
 class Overload:
-    """One aten operation that lowdnn takes over.
+    """One operation of the dispatcher that lowdnn computes.
 
-    name: as the dispatcher has it, without ``aten::``.  operation: the name under which users choose it.
+    name: as the dispatcher has it, without ``aten::``, but with ``lowdnn::``.
+    operation: the name under which users choose it.
     read: from the dispatcher's arguments, which leave out defaults, to tensors and numbers.
     sketch: adds the steps for these to a ``Sketch`` and returns the places of the results. It raises ``Declined`` for
     what the native kernel is to compute, and may raise what graphs raise, which declines the call, too.
@@ -59,3 +60,7 @@ class Overload:
     kind: str = ""
     keys: tuple[str, ...] = ("CUDA", "CPU")
     fallback: Callable[..., Any] | None = None
+
+    @property
+    def qualified_name(self) -> str:
+        return self.name if "::" in self.name else f"aten::{self.name}"

@@ -66,7 +66,8 @@ def prepare(
     except LowdnnError as error:
         raise Declined(str(error).splitlines()[0]) from error
     addresses = tuple(ctypes.addressof(value) for value in sketch.values)
-    label = f"lowdnn::{overload.name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
+    name = overload.name.removeprefix("lowdnn::")
+    label = f"lowdnn::{name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
     return Prepared(tuple(sketch.new), steps, tuple(sketch.values), addresses, result, label)
 
 

@@ -61,6 +61,9 @@ class Registry:
         self._memories: dict[str, Memory] = {}
         self._plans: dict[tuple[str, str], Plans] = {}
         self._counts = PathCounts()
+        #: ``torch.ops.lowdnn``, and what it runs for CUDA tensors.
+        self.library = torch.library.Library("lowdnn", "DEF")
+        self._own: dict[str, Callable[..., Any]] = {}
 
     @property
     def is_enabled(self) -> bool:
@@ -114,6 +117,7 @@ class Registry:
                 self._levels[-1].close()
             memories, self._memories = [*self._memories.values()], {}
             self._plans.clear()
+            self._own.clear()
             self._counts = PathCounts()
         for memory in memories:
             memory.close()
@@ -129,6 +133,15 @@ class Registry:
 
     def counts(self) -> tuple[PathCount, ...]:
         return self._counts.snapshot()
+
+    def own_kernel(self, overload: Overload, native: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel of an operation of ``library`` for CUDA tensors.  native: computes what lowdnn declines."""
+        found = self._own.get(overload.name)
+        if found is None:
+            with self._lock:
+                plans = self._plans_of(overload, "cuda", self._memory("cuda"))
+                found = self._own[overload.name] = kernel(plans, native)
+        return found
 
     def _memory(self, device: str) -> Memory:
         if not isinstance(device, str) or device not in _MEMORIES:
@@ -148,12 +161,14 @@ class Registry:
 
     def _take(self, overload: Overload, device: str, memory: Memory) -> None:
         key = device, overload.name
-        if key in self._installed:
-            return
-        plans = self._plans.get(key)
-        if plans is None:
-            plans = self._plans[key] = Plans(overload, memory, self._counts)
-        self._installed[key] = _Installed(plans)
+        if key not in self._installed:
+            self._installed[key] = _Installed(self._plans_of(overload, device, memory))
+
+    def _plans_of(self, overload: Overload, device: str, memory: Memory) -> Plans:
+        found = self._plans.get((device, overload.name))
+        if found is None:
+            found = self._plans[device, overload.name] = Plans(overload, memory, self._counts)
+        return found
 
 
 class _Installed:
@@ -165,17 +180,18 @@ class _Installed:
 
     def remove(self) -> object:
         """Gives the operation back. Returns the override, which other threads may be running as long as it is kept."""
-        own: object = torch.library.get_kernel(f"aten::{self._plans.overload.name}", self._plans.memory.dispatch_key)
+        own: object = torch.library.get_kernel(self._plans.overload.qualified_name, self._plans.memory.dispatch_key)
         self._library._destroy()
         return own
 
     def _put(self) -> None:
         overload, key = self._plans.overload, self._plans.memory.dispatch_key
-        native = _native(overload.name, key)
+        native = _native(overload.qualified_name, key)
         self._native = partial(overload.fallback, native) if overload.fallback else native
-        self._library = torch.library.Library("aten", "IMPL")
+        namespace, name = overload.qualified_name.split("::")
+        self._library = torch.library.Library(namespace, "IMPL")
         function = kernel(self._plans, self._call_native)
-        self._library.impl(overload.name, function, key, with_keyset=True, allow_override=True)
+        self._library.impl(name, function, key, with_keyset=True, allow_override=True)
 
     def _call_native(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -199,7 +215,7 @@ def _native(name: str, key: str) -> Callable[..., Any]:
             "torch.__version__", expected="2.9 or newer, which has torch.library.get_kernel", got=torch.__version__
         )
     try:
-        found: Callable[..., Any] = torch.library.get_kernel(f"aten::{name}", key).call_boxed
+        found: Callable[..., Any] = torch.library.get_kernel(name, key).call_boxed
     except RuntimeError:
         return _Missing(name, key)
     return found
@@ -209,7 +225,7 @@ class _Missing:
     """Stands for the native kernel of an operation that has none for this kind of tensors."""
 
     def __init__(self, name: str, key: str) -> None:
-        self._text = f"aten::{name} has no native kernel for {key}, and lowdnn declined the call"
+        self._text = f"{name} has no native kernel for {key}, and lowdnn declined the call"
 
     def __call__(self, *_: object, **__: object) -> object:
         raise NotImplementedError(self._text)

@@ -223,6 +223,11 @@ def suggested_strides(like: Sequence[Any], shape: Sequence[int]) -> Dims:
     return (strides[0], strides[-1], *strides[1:-1])
 
 
+def strides_like(tensor: Any) -> Dims:
+    """The strides that torch gives a result which is to lie as the tensor does."""
+    return tuple(torch.empty_like(tensor, device="meta").stride())
+
+
 def is_channels_last(tensor: Any) -> bool:
     """Whether torch takes the tensor's strides for channels last, as ``suggest_memory_format`` does."""
     if tensor.shape is None or len(tensor.shape) not in (4, 5):

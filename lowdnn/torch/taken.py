@@ -125,11 +125,11 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
         found.tick()
         return native(keys, *args, **kwargs)
 
-    _hide_from_compiler(called.__code__)
+    hide_from_compiler(called.__code__)
     return called
 
 
-def _hide_from_compiler(code: CodeType) -> None:
+def hide_from_compiler(code: CodeType) -> None:
     """Keeps ``torch.compile`` from tracing these frames and all below, as it does behind a graph break.
 
     ``torch.compiler.disable`` would cost each call a microsecond.

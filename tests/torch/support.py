@@ -54,10 +54,10 @@ class Face:
         exact: numbers have to be equal, too; otherwise they may differ by ``tolerance``, or as torch's own tests have
         it.
         """
-        native = _run(call, leaves)
+        native = run(call, leaves)
         before = self.counts()
         with self.enable():
-            found = _run(call, leaves)
+            found = run(call, leaves)
         after = self.counts()
         risen = {key for key, calls in after.items() if calls != before.get(key, 0)}
         assert {name for name, reason in risen if not reason} == set(taken), risen
@@ -66,7 +66,8 @@ class Face:
             _check(own, other, exact, tolerance, f"result {number}")
 
 
-def _run(call: Call, leaves: Sequence[Any]) -> list[Any]:
+def run(call: Call, leaves: Sequence[Any]) -> list[Any]:
+    """The results of a call and, where they have any, the gradients of the leaves."""
     import torch
 
     inputs = [leaf.detach().clone(memory_format=torch.preserve_format).requires_grad_(leaf.dtype.is_floating_point)

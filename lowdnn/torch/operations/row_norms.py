@@ -31,7 +31,7 @@ def read_rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any, eps: flo
 def forward(sketch: Sketch, mode: NormMode, normalized: Dims, eps: float | None) -> Result:
     """(y, mean, inv_variance), without the mean for RMS norm."""
     x, *parameters = sketch.tensors
-    rows = _rows(x, normalized, *parameters)
+    rows = row_count(x, normalized, *parameters)
     y = sketch.allocate(x.shape, x.dtype)
     dtype = statistics_type(x, *parameters)
     stats = (*x.shape[: len(x.shape) - len(normalized)], *(1,) * len(normalized))
@@ -41,8 +41,8 @@ def forward(sketch: Sketch, mode: NormMode, normalized: Dims, eps: float | None)
         ports[port] = sketch.at(place, (rows, 1))
     for port, place in (("scale", _WEIGHT), ("bias", _BIAS)):
         if sketch.tensors[place].shape is not None:
-            ports[port] = _row(sketch, place)
-    source = _matrix(sketch, _X, normalized)
+            ports[port] = row(sketch, place)
+    source = matrix(sketch, _X, normalized)
     compute = compute_type_of(source.data_type)
     epsilon = torch.finfo(FLOATS[0] if x.dtype == FLOATS[0] else FLOATS[1]).eps if eps is None else eps
     margin = sketch.value(epsilon, 2, compute)
@@ -69,17 +69,17 @@ def read_rms_norm_backward(
 def backward(sketch: Sketch, mode: NormMode, normalized: Dims, mask: tuple[bool, ...]) -> Result:
     """(dx, dscale, dbias), as far as the mask asks for them."""
     dy, x, *others = sketch.tensors
-    rows = _rows(x, normalized, dy, *others)
+    rows = row_count(x, normalized, dy, *others)
     if dy.dtype != x.dtype:
         raise Declined(f"a gradient of {name_of(dy.dtype)} for {name_of(x.dtype)}")
-    source, gradient = _matrix(sketch, _BACKWARD_X, normalized), _matrix(sketch, _DY, normalized)
+    source, gradient = matrix(sketch, _BACKWARD_X, normalized), matrix(sketch, _DY, normalized)
     weight = sketch.tensors[_BACKWARD_WEIGHT]
     results: list[int | None] = [None] * len(mask)
     ports: dict[str, Any] = {"inv_variance": sketch.at(_ROOT, (rows, 1))}
     if mode is NormMode.LAYER_NORM:
         ports["mean"] = sketch.at(_MEAN, (rows, 1))
     if weight.shape is not None:
-        ports["scale"] = _row(sketch, _BACKWARD_WEIGHT)
+        ports["scale"] = row(sketch, _BACKWARD_WEIGHT)
     if mask[0]:
         results[0] = dx = sketch.allocate(x.shape, x.dtype)
         ports["dx"] = sketch.at(dx, source.dims)
@@ -110,8 +110,8 @@ def rms_norm_backward_native(native: Callable[..., Any], keys: Any, *args: Any) 
     return dx, dscale
 
 
-def _rows(x: Any, normalized: Dims, *others: Any) -> int:
-    """The number of rows. Declines axes and types that do not fit."""
+def row_count(x: Any, normalized: Dims, *others: Any) -> int:
+    """The number of rows of a norm. Declines axes and types that do not fit."""
     if x.dtype not in FLOATS or any(tensor.dtype not in (None, *FLOATS) for tensor in others):
         raise Declined(f"{name_of(x.dtype)} with others, where float types are expected")
     count = len(normalized)
@@ -120,7 +120,7 @@ def _rows(x: Any, normalized: Dims, *others: Any) -> int:
     return prod(x.shape[: len(x.shape) - count])
 
 
-def _matrix(sketch: Sketch, place: int, normalized: Dims) -> Tensor:
+def matrix(sketch: Sketch, place: int, normalized: Dims) -> Tensor:
     """The tensor as rows of normalised elements."""
     tensor = sketch.at(place)
     first = tensor.rank - len(normalized)
@@ -129,7 +129,8 @@ def _matrix(sketch: Sketch, place: int, normalized: Dims) -> Tensor:
     return sketch.at(place, (rows[0], columns[0]), (rows[1], columns[1]))
 
 
-def _row(sketch: Sketch, place: int) -> Tensor:
+def row(sketch: Sketch, place: int) -> Tensor:
+    """The tensor as one row, which repeats."""
     tensor = sketch.at(place)
     extent, stride = collapsed(tensor.dims, tensor.strides)
     return sketch.at(place, (1, extent), (0, stride))
