@@ -1,4 +1,4 @@
-"""Configuration: the only reader of ``LOWDNN_*`` environment variables.
+"""Configuration: the only reader of environment variables.
 
 | variable               | values                           | default            | meaning                             |
 | ---------------------- | -------------------------------- | ------------------ | ----------------------------------- |
@@ -11,14 +11,21 @@
 | LOWDNN_TUNING_PATH     | absolute paths with : between    | see below          | directories of tuning records       |
 | LOWDNN_TUNING_SECONDS  | seconds: 5, 0.5                  | none               | of tuning a new graph in mode B     |
 | LOWDNN_COMPILE         | wait, avoid, background          | wait               | see ``CompilePolicy``               |
-| LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
-| LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
+| LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events that are written             |
+|                        | then AREA=LEVEL: info,launch=off |                    | of single areas (``AREAS``)         |
+| LOWDNN_LOG_FILE        | a path (%p: process id), stdout  | stderr             | where events are written            |
+| LOWDNN_LOG_FORMAT      | text, json                       | text               | the form of an event's line         |
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 | LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
 
 By default LOWDNN_TUNING_PATH has the user's directory, XDG data + ``lowdnn/tuning``, and behind it that of all users of
 a machine: ``/usr/local/share/lowdnn/tuning``. Records are written to the first.
+
+Where LOWDNN_LOG_LEVEL or LOWDNN_LOG_FILE is not set, cuDNN's and cudnn-frontend's variables stand in for it, in pairs
+as there: CUDNN_LOGLEVEL_DBG (0 to 3: off, error, warning, info) or the older CUDNN_LOGERR_DBG, CUDNN_LOGWARN_DBG and
+CUDNN_LOGINFO_DBG (1: on) with CUDNN_LOGDEST_DBG, and CUDNN_FRONTEND_LOG_INFO (1 or 10: info) with
+CUDNN_FRONTEND_LOG_FILE.
 
 A value that is not understood gives a ``ConfigWarning`` and the default. Nothing is read when Python ignores the
 environment (``python -E``, ``-I``). Variables are read when a ``Config`` is made, never later. Lists of paths for the
@@ -53,6 +60,30 @@ _POLICY = (
 
 #: Tuning records for all users of a machine.
 _SITE_TUNING_DIR = Path("/usr/local/share/lowdnn/tuning")
+
+
+#: The parts of the library that events come from: each has the logger ``lowdnn.<area>``.
+AREAS = (
+    "backend",
+    "cache",
+    "compile",
+    "context",
+    "dump",
+    "events",
+    "execute",
+    "frontend",
+    "heuristics",
+    "launch",
+    "module",
+    "runtime",
+    "telemetry",
+    "tuning",
+    "watchdog",
+    "workspace",
+)
+#: Levels of events, the most talkative first.
+LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+LOG_FORMATS = ("text", "json")
 
 
 class ConfigWarning(LowdnnWarning):
@@ -108,11 +139,13 @@ class Config:
     compile_policy: CompilePolicy = CompilePolicy.WAIT
     compile_threads: int | None = None
     compile_gradients: bool = False
+    log_format: str = "text"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
         """The configuration that ``environment`` (the process's own by default) asks for."""
         source = _environment() if environment is None else environment
+        log_level, log_file = _log_settings(source)
         return cls(
             device=_read(source, "LOWDNN_DEVICE", "auto", _one_of("auto", "cuda", "emulated")),
             emulated_arch=_read(source, "LOWDNN_EMULATED_ARCH", "sm_90a", _ARCH_NAME),
@@ -120,8 +153,9 @@ class Config:
             cache_dir=_read(source, "LOWDNN_CACHE_DIR", default_cache_dir(source), _ABSOLUTE_PATH),
             disk_cache=_read(source, "LOWDNN_DISK_CACHE", True, _SWITCH),
             compile_policy=_read(source, "LOWDNN_COMPILE", CompilePolicy.WAIT, _COMPILE_POLICY),
-            log_level=_read(source, "LOWDNN_LOG_LEVEL", "off", _one_of("debug", "info", "warning", "error", "off")),
-            log_file=source.get("LOWDNN_LOG_FILE", ""),
+            log_level=log_level,
+            log_file=log_file,
+            log_format=_read(source, "LOWDNN_LOG_FORMAT", "text", _one_of(*LOG_FORMATS)),
             debug=_read(source, "LOWDNN_DEBUG", False, _SWITCH),
             nvtx=_read(source, "LOWDNN_NVTX", False, _SWITCH),
             cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, _BYTES),
@@ -168,6 +202,21 @@ def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]
     source, asked = _environment() if environment is None else environment, _Asked()
     Config.from_environment(asked)
     return sorted(name for name in source if name.partition("_")[0] == "LOWDNN" and name not in asked.names)
+
+
+def log_levels(text: str) -> dict[str, str] | None:
+    """The level of each area that a value of LOWDNN_LOG_LEVEL names, and under ``""`` that of all others.
+
+    None for another text.
+    """
+    levels = {"": "off"}
+    for number, part in enumerate(text.lower().split(",")):
+        area, has_area, level = (word.strip() for word in part.rpartition("="))
+        is_placed = area in AREAS if has_area else number == 0
+        if not is_placed or level not in LOG_LEVELS:
+            return None
+        levels[area] = level
+    return levels
 
 
 def bytes_from(text: str) -> int | None:
@@ -222,6 +271,25 @@ def _read(environment: Mapping[str, str], name: str, default: D, form: _Form[T])
     return value
 
 
+def _log_settings(source: Mapping[str, str]) -> tuple[str, str]:
+    """The level and the file of events: lowdnn's own variables, or else those of cuDNN and cudnn-frontend."""
+    level, file = _cudnn_log_settings(source)
+    if source.get("LOWDNN_LOG_LEVEL", "").strip():
+        level = _read(source, "LOWDNN_LOG_LEVEL", "off", _LOG_LEVEL)
+    return level, source.get("LOWDNN_LOG_FILE", "") or file
+
+
+def _cudnn_log_settings(source: Mapping[str, str]) -> tuple[str, str]:
+    """The level and the file that the variables of cuDNN, or else of cudnn-frontend, ask for: none without a file."""
+    for file_variable, levels in _CUDNN_LOGS.items():
+        file = source.get(file_variable, "").strip().replace("%i", "%p")
+        for level_variable, form in levels.items() if file else ():
+            level = _read(source, level_variable, "off", form)
+            if level != "off":
+                return level, file
+    return "off", ""
+
+
 def _one_of(*values: str) -> _Form[str]:
     return _Form(f"one of {', '.join(values)}", lambda text: text.lower() if text.lower() in values else None)
 
@@ -256,6 +324,29 @@ def _absolute_paths(text: str) -> tuple[Path, ...] | None:
     return paths if all(path.is_absolute() for path in paths) else None
 
 
+def _cudnn_level(text: str) -> str | None:
+    """cuDNN takes the nearest of its levels for a number beyond them."""
+    number = int(text) if re.fullmatch(r"-?\d{1,9}", text) else None
+    return None if number is None else ("off", "error", "warning", "info")[min(max(number, 0), 3)]
+
+
+_LOG_LEVEL = _Form(
+    f"one of {', '.join(LOG_LEVELS)}, then AREA=LEVEL such as launch=debug, with commas between; areas are "
+    + ", ".join(AREAS),
+    lambda text: text.lower() if log_levels(text) else None,
+)
+#: The variables that set a level, by the one that names its file.
+_CUDNN_LOGS: Mapping[str, Mapping[str, _Form[str]]] = {
+    "CUDNN_LOGDEST_DBG": {
+        "CUDNN_LOGLEVEL_DBG": _Form("0 (off), 1 (error), 2 (warning) or 3 (info)", _cudnn_level),
+        "CUDNN_LOGINFO_DBG": _Form("0 or 1", {"0": "off", "1": "info"}.get),
+        "CUDNN_LOGWARN_DBG": _Form("0 or 1", {"0": "off", "1": "warning"}.get),
+        "CUDNN_LOGERR_DBG": _Form("0 or 1", {"0": "off", "1": "error"}.get),
+    },
+    "CUDNN_FRONTEND_LOG_FILE": {
+        "CUDNN_FRONTEND_LOG_INFO": _Form("0, 1 or 10", {"0": "off", "1": "info", "10": "info"}.get),
+    },
+}
 _SWITCH = _Form("on or off", _boolean)
 _COMPILE_POLICY = _Form(f"one of {', '.join(CompilePolicy)}", _compile_policy)
 _ARCH_NAME = _Form("an architecture such as sm_90a", _arch)

@@ -1,36 +1,64 @@
 """Events: one log line each, with stable ``key=value`` fields, and counters.
 
-Lines go to ``logging.getLogger("lowdnn.<part>")`` and are written before the thing that they announce, so that the last
-line names what crashed. The application decides where they go; ``log_to`` is the shortcut behind LOWDNN_LOG_LEVEL.
+Lines go to ``logging.getLogger("lowdnn.<area>")`` and are written before the thing that they announce, so that the last
+line names what crashed. The application decides where they go; ``logs.log_to`` is the shortcut behind LOWDNN_LOG_LEVEL.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib import import_module
 from threading import Lock
 
-from lowdnn.config import Config, ConfigWarning
+from lowdnn.config import Config
 from lowdnn.forking import tell_after_fork
 from lowdnn.one_line import one_line
 
 #: Opens an annotated range of the given name.
 Annotate = Callable[[str], AbstractContextManager[object]]
+#: Gives further fields of an event that is about to be written, such as the ids of a trace.
+Fields = Callable[[], Mapping[str, object]]
 
 
-def event_logger(part: str) -> logging.Logger:
-    """The logger ``lowdnn.<part>``; silent until the application, or ``log_to``, adds a handler."""
-    logger = logging.getLogger(f"lowdnn.{part}")
-    root = logging.getLogger("lowdnn")
-    if not root.handlers:
-        root.addHandler(logging.NullHandler())
+def event_logger(area: str) -> logging.Logger:
+    """The logger ``lowdnn.<area>``; silent until the application, or ``log_to``, adds a handler."""
+    logger = logging.getLogger(f"lowdnn.{area}")
+    if not logging.getLogger("lowdnn").handlers:
+        quiet_handler()
     return logger
+
+
+class QuietHandler(logging.Handler):
+    """Writes nothing: with it, Python does not write the events of an application that has no handlers.
+
+    Its lock, which ``logging`` makes anew in a child of fork, guards the handlers of the logger ``lowdnn``.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        pass
+
+
+def quiet_handler() -> QuietHandler:
+    """The quiet handler of the logger ``lowdnn``; the same one for all threads."""
+    root = logging.getLogger("lowdnn")
+    if not any(isinstance(handler, QuietHandler) for handler in root.handlers):
+        root.addHandler(QuietHandler())
+    return next(handler for handler in root.handlers if isinstance(handler, QuietHandler))
+
+
+@dataclass(frozen=True)
+class Event:
+    """The message of a log record: a name and its fields. As text it is ``event_line``."""
+
+    name: str
+    fields: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return event_line(self.name, self.fields)
 
 
 def event_line(event: str, fields: Mapping[str, object]) -> str:
@@ -42,56 +70,48 @@ def event_line(event: str, fields: Mapping[str, object]) -> str:
 def emit(logger: logging.Logger, level: int, event: str, fields: Mapping[str, object]) -> None:
     """Logs one event; costs one comparison when the level is off."""
     if logger.isEnabledFor(level):
-        logger.log(level, "%s", event_line(event, fields))
+        logger.log(level, Event(event, {**fields, **_added_fields()}), stacklevel=2)
 
 
-def log_to(config: Config) -> logging.Handler | None:
-    """Adds the handler that ``config`` asks for to the ``lowdnn`` logger; ``stop_logging`` undoes it."""
-    if config.log_level == "off":
-        return None
-    path = config.log_file.replace("%p", str(os.getpid()))
-    handler = _file_handler(path) if path else logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    level = logging.getLevelNamesMapping()[config.log_level.upper()]
-    handler.setLevel(level)
+def add_fields(fields: Fields) -> None:
+    """Every event has these fields behind its own from now on: ``fields`` is called in the thread that writes it.
+
+    The logger ``lowdnn`` keeps the function, until ``remove_fields``.
+    """
+    logging.getLogger("lowdnn").addFilter(_AddedFields(fields))
+
+
+def remove_fields(fields: Fields) -> None:
+    """Undoes ``add_fields``; without it nothing happens."""
     root = logging.getLogger("lowdnn")
-    if root.level == logging.NOTSET or root.level > level:
-        root.setLevel(level)
-    root.addHandler(handler)
-    return handler
+    for one in _field_sources(root):
+        if one.fields == fields:
+            root.removeFilter(one)
 
 
-class _LogFile(logging.FileHandler):
-    """A file of events. That there is no room for one is told once."""
+class _AddedFields(logging.Filter):
+    """Lets every record pass. It stands among the filters because the logger is what the process shares."""
 
-    _is_told = False
+    def __init__(self, fields: Fields) -> None:
+        super().__init__()
+        self.fields = fields
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exception()
-        if not isinstance(error, OSError):
-            super().handleError(record)
-        elif not self._is_told:
-            self._is_told = True
-            reason = f"LOWDNN_LOG_FILE: {self.baseFilename}: {error}; events are lost"
-            warnings.warn(reason, ConfigWarning, stacklevel=2)
-
-    def close(self) -> None:
-        with suppress(OSError):
-            super().close()
+    def filter(self, record: logging.LogRecord) -> bool:
+        return True
 
 
-def _file_handler(path: str) -> logging.Handler:
-    try:
-        return _LogFile(path, encoding="utf-8")
-    except OSError as error:
-        warnings.warn(f"LOWDNN_LOG_FILE: {error}; taking standard error", ConfigWarning, stacklevel=4)
-        return logging.StreamHandler()
+def _added_fields() -> dict[str, object]:
+    added: dict[str, object] = {}
+    for one in _field_sources(logging.getLogger("lowdnn")):
+        try:
+            added.update(one.fields())
+        except Exception as error:  # a tracer at fault must not break the call that tells an event
+            added["fields_failed"] = repr(error)
+    return added
 
 
-def stop_logging(handler: logging.Handler) -> None:
-    """Removes and closes a handler that ``log_to`` added."""
-    logging.getLogger("lowdnn").removeHandler(handler)
-    handler.close()
+def _field_sources(root: logging.Logger) -> list[_AddedFields]:
+    return [one for one in root.filters if isinstance(one, _AddedFields)]
 
 
 def range_annotator(config: Config) -> Annotate | None:

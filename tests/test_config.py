@@ -69,6 +69,10 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("LOWDNN_CACHE_SIZE", "-1"),
         ("LOWDNN_CACHE_SIZE", "2 GiB"),
         ("LOWDNN_LOG_LEVEL", "loud"),
+        ("LOWDNN_LOG_LEVEL", "runtime=debug,info"),
+        ("LOWDNN_LOG_LEVEL", "info,runtme=debug"),
+        ("LOWDNN_LOG_LEVEL", "info,runtime"),
+        ("LOWDNN_LOG_FORMAT", "xml"),
         ("LOWDNN_DEBUG", "maybe"),
         ("LOWDNN_NVTX", "maybe"),
         ("LOWDNN_COMPILE", "later"),
@@ -103,7 +107,7 @@ def test_the_table_in_the_docstring_is_complete() -> None:
     source = Path(config_module.__file__).read_text(encoding="utf-8")
     table, code = source.split('"""', 2)[1:]
     read = {word.strip('",') for word in code.replace("(", " ").split() if word.startswith('"LOWDNN_')}
-    assert len(read) <= 14
+    assert len(read) <= 15
     assert all(f"| {name} " in table for name in read | {"LOWDNN_LOG_FILE"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -121,3 +125,41 @@ def test_a_policy_may_say_more(policy: str) -> None:
 def test_a_policy_that_does_not_exist_warns(policy: str) -> None:
     with pytest.warns(ConfigWarning, match="LOWDNN_EMULATED_POLICY"):
         assert Config.from_environment({"LOWDNN_EMULATED_POLICY": policy}).emulated_policy == "lockstep"
+
+
+@pytest.mark.parametrize(
+    ("environment", "level", "file"),
+    [
+        ({"CUDNN_LOGLEVEL_DBG": "3", "CUDNN_LOGDEST_DBG": "cudnn.%i.log"}, "info", "cudnn.%p.log"),
+        ({"CUDNN_LOGLEVEL_DBG": "2", "CUDNN_LOGDEST_DBG": "stdout"}, "warning", "stdout"),
+        ({"CUDNN_LOGLEVEL_DBG": "-4", "CUDNN_LOGDEST_DBG": "stdout"}, "off", ""),
+        ({"CUDNN_LOGLEVEL_DBG": "17", "CUDNN_LOGDEST_DBG": "stderr"}, "info", "stderr"),
+        ({"CUDNN_LOGERR_DBG": "1", "CUDNN_LOGWARN_DBG": "1", "CUDNN_LOGDEST_DBG": "log"}, "warning", "log"),
+        ({"CUDNN_LOGLEVEL_DBG": "3"}, "off", ""),
+        ({"CUDNN_LOGDEST_DBG": "stdout"}, "off", ""),
+        ({"CUDNN_FRONTEND_LOG_INFO": "10", "CUDNN_FRONTEND_LOG_FILE": "fe.log"}, "info", "fe.log"),
+        ({"CUDNN_FRONTEND_LOG_INFO": "0", "CUDNN_FRONTEND_LOG_FILE": "fe.log"}, "off", ""),
+        ({"CUDNN_FRONTEND_LOG_INFO": "1"}, "off", ""),
+        (
+            {
+                "CUDNN_LOGLEVEL_DBG": "1",
+                "CUDNN_LOGDEST_DBG": "be.log",
+                "CUDNN_FRONTEND_LOG_INFO": "1",
+                "CUDNN_FRONTEND_LOG_FILE": "fe.log",
+            },
+            "error",
+            "be.log",
+        ),
+        ({"LOWDNN_LOG_LEVEL": "off", "CUDNN_LOGLEVEL_DBG": "3", "CUDNN_LOGDEST_DBG": "log"}, "off", "log"),
+        ({"LOWDNN_LOG_LEVEL": "debug", "CUDNN_LOGDEST_DBG": "log"}, "debug", ""),
+        ({"LOWDNN_LOG_FILE": "own", "CUDNN_LOGLEVEL_DBG": "3", "CUDNN_LOGDEST_DBG": "log"}, "info", "own"),
+    ],
+)
+def test_log_variables_of_cudnn_stand_in(environment: dict[str, str], level: str, file: str) -> None:
+    config = Config.from_environment(environment)
+    assert (config.log_level, config.log_file) == (level, file)
+
+
+def test_a_level_that_cudnn_would_not_understand_warns() -> None:
+    with pytest.warns(ConfigWarning, match="CUDNN_LOGLEVEL_DBG='all' is not understood: expected 0"):
+        assert Config.from_environment({"CUDNN_LOGLEVEL_DBG": "all", "CUDNN_LOGDEST_DBG": "log"}).log_level == "off"

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from threading import Thread
 from types import ModuleType
 
 import pytest
 
-from lowdnn.config import Config, ConfigWarning
-from lowdnn.events import Counters, emit, event_line, event_logger, log_to, range_annotator, stop_logging
+from lowdnn.config import Config
+from lowdnn.events import Counters, add_fields, emit, event_line, event_logger, range_annotator, remove_fields
 
 
 def test_line_quotes_what_would_be_ambiguous() -> None:
@@ -25,19 +23,28 @@ def test_nothing_is_printed_unless_asked_for(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr() == ("", "")
 
 
-def test_file_gets_events_from_its_level_up(tmp_path: Path) -> None:
-    handler = log_to(Config(log_level="info", log_file=str(tmp_path / "log.%p")))
-    assert handler is not None
-    try:
-        emit(event_logger("test"), logging.DEBUG, "hidden", {})
-        emit(event_logger("test"), logging.INFO, "shown", {"a": 1})
-    finally:
-        stop_logging(handler)
-    emit(event_logger("test"), logging.INFO, "after", {})
-    text = (tmp_path / f"log.{os.getpid()}").read_text()
-    assert text.endswith("INFO lowdnn.test shown a=1\n")
-    assert text.count("\n") == 1
-    assert log_to(Config()) is None
+def test_added_fields_stand_behind_an_events_own(caplog: pytest.LogCaptureFixture) -> None:
+    def trace() -> dict[str, object]:
+        return {"trace_id": "4bf9", "text": "two words"}
+
+    def broken() -> dict[str, object]:
+        raise RuntimeError("no tracer")
+
+    logger = event_logger("events")
+    with caplog.at_level(logging.INFO, logger="lowdnn"):
+        add_fields(trace)
+        emit(logger, logging.INFO, "first", {"a": 1})
+        add_fields(broken)
+        emit(logger, logging.INFO, "second", {})
+        remove_fields(broken)
+        remove_fields(trace)
+        remove_fields(trace)
+        emit(logger, logging.INFO, "third", {"a": 1})
+    assert caplog.messages == [
+        'first a=1 trace_id=4bf9 text="two words"',
+        "second trace_id=4bf9 text=\"two words\" fields_failed=\"RuntimeError('no tracer')\"",
+        "third a=1",
+    ]
 
 
 def test_counters_are_exact_between_threads() -> None:
@@ -76,22 +83,3 @@ def test_a_missing_nvtx_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 
 def test_ranges_are_off_by_default() -> None:
     assert range_annotator(Config()) is None
-
-
-def test_a_log_file_that_cannot_be_opened_warns_and_logs_to_standard_error(tmp_path: Path) -> None:
-    config = Config(log_level="info", log_file=str(tmp_path / "missing" / "log"))
-    with pytest.warns(ConfigWarning, match="LOWDNN_LOG_FILE: .*taking standard error"):
-        handler = log_to(config)
-    assert handler is not None
-    stop_logging(handler)
-    assert not isinstance(handler, logging.FileHandler)
-
-
-def test_a_log_file_without_room_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
-    handler = log_to(Config(log_level="info", log_file="/dev/full"))
-    assert handler is not None
-    with pytest.warns(ConfigWarning, match="/dev/full: .*No space left on device; events are lost"):
-        emit(event_logger("test"), logging.INFO, "event", {})
-    emit(event_logger("test"), logging.INFO, "event", {})  # warnings are errors here
-    stop_logging(handler)
-    assert capsys.readouterr().err == ""

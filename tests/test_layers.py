@@ -57,6 +57,7 @@ LIBRARY = Order(
         ("enums", "documents", "forking", "checks", "text_files"),
         ("dtypes", "config", "codec", "tensor_map", "rnn_enums", "subquadratic_enums"),
         ("schema", "events"),
+        ("logs",),
         ("plan",),
         ("arch",),
         ("driver",),

@@ -52,7 +52,7 @@ def load(handle: Handle, candidate: Candidate, kept: KernelImages | None = None)
         return loaded
 
     def keep(switched: LoadedPlan) -> None:
-        handle.adopt(candidate.graph, switched)
+        handle.adopt(better, switched)
         handle.known_choices.add(switched.plan, candidate.graph, candidate.arch)
 
     return SwitchingPlan(loaded, better.plan, handle.loader, keep)

@@ -186,15 +186,16 @@ class Handle(ProcessBound):
             return self.plan_cache.keep(self.loader, self.loader.load(plan))
 
     def load_candidate(self, candidate: Candidate, kept: KernelImages | None = None) -> LoadedPlan:
-        """``load`` of the candidate's plan; with ``Config.record_cases`` its graph and executes are recorded."""
+        """``load`` of the candidate's plan, whose graph logs can name then; with ``Config.record_cases`` its graph and
+        executes are recorded."""
         loaded = self.load(candidate.plan, kept)
-        self._watch(candidate.graph, loaded)
+        self._watch(candidate, loaded)
         return loaded
 
-    def adopt(self, graph: OperationGraph, loaded: LoadedPlan) -> None:
-        """``load_candidate`` for a plan of ``graph`` that another thread has loaded on this handle's device."""
+    def adopt(self, candidate: Candidate, loaded: LoadedPlan) -> None:
+        """``load_candidate`` for a candidate whose plan another thread has loaded on this handle's device."""
         self.plan_cache.keep(self.loader, loaded)
-        self._watch(graph, loaded)
+        self._watch(candidate, loaded)
 
     def rank(self, graph: OperationGraph, mode: HeurMode, arch: ArchSpec | None = None) -> Ranking:
         """The engines that take ``graph``, fastest first, behind the plans of bundles and of tuning records.
@@ -216,9 +217,13 @@ class Handle(ProcessBound):
             found = self._companions[kind] = kind()
         return found
 
-    def _watch(self, graph: OperationGraph, loaded: LoadedPlan) -> None:
+    def _watch(self, candidate: Candidate, loaded: LoadedPlan) -> None:
         if self._recorder is not None:
-            self._recorder.watch(graph, loaded)
+            self._recorder.watch(candidate.graph, loaded)
+        if loaded.is_logged:
+            from lowdnn.backend.repeating import RunCommand  # nobody else needs the families of cases
+
+            loaded.command = RunCommand.of(candidate, self.runtime).line
 
     def _check_target(self, plan: Plan) -> None:
         if plan.target_arch != self.arch.name:

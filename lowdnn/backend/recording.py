@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Event, Lock, Thread
 
+from lowdnn.cases import case_families
 from lowdnn.cases.counted import MAX_CASES, merged
 from lowdnn.cases.naming import case_of
 from lowdnn.events import emit, event_logger
@@ -68,6 +69,7 @@ class CaseRecorder:
     """The graphs of one handle, and the executes of their plans. Close it."""
 
     def __init__(self, path: Path) -> None:
+        case_families()  # imported here, since a child of fork keeps what another thread has imported half
         self._path = path
         self._process = os.getpid()
         self._recorded: dict[str, _Recorded] = {}

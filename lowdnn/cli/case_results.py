@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -18,20 +19,26 @@ from lowdnn.cases.compare import (
     sums_exactly,
 )
 from lowdnn.cli.execution import Arrays, run_graph
+from lowdnn.documents import shown
 from lowdnn.driver.base import DriverError
-from lowdnn.engines.registry import engine_named
-from lowdnn.enums import HeurMode
+from lowdnn.engines.base import Choices
+from lowdnn.engines.registry import ENGINES, engine_named
+from lowdnn.enums import HeurMode, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for
 from lowdnn.plan import Plan
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
 
+_PLAN_NAME = re.compile(r"eng(\d{1,6})_(\w+?)((?:_k\d{1,9}=-?\d{1,18})*)")
+_KNOB = re.compile(r"_k(\d+)=(-?\d+)")
+
+
 @dataclass(frozen=True)
 class Request:
     """The actions for each case. ``engine``: None for the heuristics' first choice, ``all`` for each that can.
 
-    ``is_checked``: compare with the reference. ``is_exact``: integer-filled data, compared bit for bit if the plan sums
+    ``choices``: values of the engine's knobs, which have their defaults otherwise.  ``is_checked``: compare with the reference. ``is_exact``: integer-filled data, compared bit for bit if the plan sums
     exactly. ``repeats``: times are medians of so many executes; 0: nothing is timed.
     """
 
@@ -40,6 +47,7 @@ class Request:
     is_exact: bool
     repeats: int
     seed: int
+    choices: Choices = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ def judged_results(handle: Handle, case: Case, request: Request, source: Source)
     blank = Result(str(case), driver.kind, policy, "", "", "", 0.0, 0.0, 0, request.seed)
     try:
         graph = case.graph()
-        candidates = _candidates(handle, graph, request.engine)
+        candidates = _candidates(handle, graph, request.engine, request.choices)
     except LowdnnError as error:
         status = "refused" if isinstance(error, NotSupportedError) else "error"
         yield Judged(replace(blank, status=status, detail=str(error)))
@@ -133,10 +141,21 @@ def check_engine(handle: Handle, engine: str | None) -> None:
 
 def engines_of(handle: Handle, case: Case, engine: str | None) -> tuple[str, ...]:
     """The engines that ``results`` would run, by name. Raises NotSupportedError where none takes the case."""
-    return tuple(candidate.engine.name for candidate in _candidates(handle, case.graph(), engine))
+    return tuple(candidate.engine.name for candidate in _candidates(handle, case.graph(), engine, {}))
 
 
-def _candidates(handle: Handle, graph: OperationGraph, engine: str | None) -> list[Candidate]:
+def plan_named(name: str) -> tuple[str, Choices]:
+    """The engine and the choices of ``Plan.name``. Raises BadParamError for another text."""
+    found = _PLAN_NAME.fullmatch(name)
+    engine = ENGINES.named(found[2]) if found else None
+    knobs = {int(knob): int(value) for knob, value in _KNOB.findall(found[3])} if found else {}
+    if found is None or engine is None or engine.index != int(found[1]) or not knobs.keys() <= set(KnobType):
+        expected = "the name of a plan, such as eng3_matmul_simt_k40=32"
+        raise BadParamError.at("run.plan", expected=expected, got=shown(name))
+    return engine.name, {KnobType(knob): value for knob, value in knobs.items()}
+
+
+def _candidates(handle: Handle, graph: OperationGraph, engine: str | None, choices: Choices) -> list[Candidate]:
     if engine in (None, "all"):
         ranking = handle.rank(graph, HeurMode.A)
         if ranking.best is None:
@@ -146,7 +165,7 @@ def _candidates(handle: Handle, graph: OperationGraph, engine: str | None) -> li
     refusal = named.refuse(graph, handle.arch)
     if refusal is not None:
         raise NotSupportedError(str(refusal))
-    return [candidate_for(named, graph, handle.arch, {})]
+    return [candidate_for(named, graph, handle.arch, choices)]
 
 
 def _judged(
@@ -165,6 +184,7 @@ def _judged(
         found = replace(blank, plan=plan.name, workspace_bytes=plan.workspace_bytes, notes=notes)
         is_exact = request.is_exact and sums_exactly(plan)
         inputs = source.inputs(case, request.seed, is_exact)
+        handle.load_candidate(candidate)
         outcome = run_graph(handle, graph, plan, inputs, request.repeats)
     except LowdnnError as error:
         fault = error.report if isinstance(error, DriverError) else {}

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from lowdnn.backend.handle import Handle
 from lowdnn.cases.base import Case
-from lowdnn.cli.case_results import Request, Result, check_engine, results
+from lowdnn.cli.case_results import Request, Result, check_engine, plan_named, results
 from lowdnn.cli.options import Options, check_ranges, opened
 from lowdnn.cli.reading import check_cases, read_cases, short_text
 from lowdnn.cli.run_arguments import add_run_arguments
@@ -26,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     given = Options("run", arguments, add_run_arguments)
     given.refuse_without("sanitize", ["schedules"])
-    given.refuse_beside("sanitize", ["policy", "repeats", "explain"])
+    given.refuse_beside("sanitize", ["policy", "repeats", "explain", "plan"])
+    given.refuse_beside("plan", ["engine"])
     cases = list(read_cases(arguments.cases))
     if not cases:
         raise BadParamError.at("run.cases", expected="at least one case", got="none")
@@ -52,7 +53,8 @@ def _request(arguments: argparse.Namespace) -> Request:
     check_ranges("run", arguments, {"repeats": (1, 10**6), "schedules": (0, 10**4), "seed": (0, 2**63 - 1)})
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     is_checked = arguments.check or arguments.engine == "all"
-    return Request(arguments.engine, is_checked, arguments.exact, arguments.repeats, seed)
+    engine, choices = (arguments.engine, {}) if arguments.plan is None else plan_named(arguments.plan)
+    return Request(engine, is_checked, arguments.exact, arguments.repeats, seed, choices)
 
 
 def _choice(handle: Handle, case: Case) -> Explanation | None:

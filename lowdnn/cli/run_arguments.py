@@ -14,6 +14,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--exact", action="store_true", help="integer-filled data, compared bit for bit; implies --check"
     )
     parser.add_argument("--engine", help="this engine instead of the heuristics' first choice; 'all' for each that can")
+    parser.add_argument("--plan", metavar="NAME", help="this plan, by the name that results and logs have for it")
     parser.add_argument(
         "--policy",
         help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse, fuzz(7); with ,early or "

@@ -10,8 +10,8 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from threading import Lock
 
 from lowdnn.driver.base import DriverError, LaunchConfig
@@ -20,12 +20,13 @@ from lowdnn.plan import Launch, Plan
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.execute_counts import ExecuteCount
 from lowdnn.runtime.modules import ModuleCache
+from lowdnn.runtime.observing import Execute, ExecuteObserver, Step, Surroundings, surrounded
 from lowdnn.runtime.parameters import ParameterBlock
 from lowdnn.runtime.plan_rules import check_plan
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.tensor_maps import encode_map
 from lowdnn.runtime.variant_pack import PackRules
-from lowdnn.status import BadParamError, CudaGraphMismatchError
+from lowdnn.status import BadParamError, CudaGraphMismatchError, LowdnnError
 
 #: Host memory of a loaded plan without launches; this and the next two are fitted to measured plans.
 _PLAN_BYTES = 3000
@@ -42,6 +43,7 @@ class LoadedPlan(ProcessBound):
     """``plan`` on the device of ``context``. Safe to share between threads: an execute is one whole.
 
     host_bytes: the estimated host memory that it takes in addition to the plan and the kernels.
+    command: gives the ``lowdnn run`` line that repeats an execute; "" where nobody has said it.
     """
 
     def __init__(
@@ -66,19 +68,18 @@ class LoadedPlan(ProcessBound):
         self._configs = tuple(_launch_config(launch) for launch in plan.launches)
         with context.activated():
             self._block = ParameterBlock(plan, partial(encode_map, context.driver))
-            self._launches: tuple[Callable[[int], object], ...] = tuple(
-                context.driver.prepare_launch(function, config, parameters)
-                for function, config, parameters in zip(
-                    self._functions, self._configs, self._block.launch_parameters, strict=True
-                )
-            )
+            launches = [context.driver.prepare_launch(*prepared) for prepared in self._prepared()]
             self._check_parameters()
         self.host_bytes = _PLAN_BYTES + _LAUNCH_BYTES * len(plan.launches) + int(_PER_BYTE * self._block.size_bytes)
+        self._set_steps(tuple(zip(launches, plan.launches, strict=True)))
         self._lock = Lock()
         self._annotate = annotate
         self._pack = PackRules(plan, context, checks_ranges=checks_ranges)
-        self._logger = event_logger("launch")
-        self._is_observed = annotate is not None or self._logger.isEnabledFor(logging.DEBUG)
+        self._loggers = event_logger("execute"), event_logger("launch")
+        self.is_logged = any(logger.isEnabledFor(logging.DEBUG) for logger in self._loggers)
+        self._is_observed = annotate is not None or self.is_logged
+        self._observer: ExecuteObserver | None = None
+        self.command: Callable[[], str] = str
         self._liveness = context.liveness
         self._has_values = bool(self._block.value_slots)
         self._unbound: tuple[object, ...] = (object(),) * len(plan.tensors)
@@ -92,8 +93,8 @@ class LoadedPlan(ProcessBound):
 
         ``pointers``: a device address for each tensor, or a host address for a by-value one. ``workspace``: any
         address with ``size_anywhere(plan.workspace_bytes)`` bytes behind it, or with ``plan.workspace_bytes`` where it
-        is 256-byte aligned; 0 where the plan needs none. A call with the tuple of the last one is the fastest. Launches
-        are logged where the logger ``lowdnn.launch`` had level DEBUG at load.
+        is 256-byte aligned; 0 where the plan needs none. A call with the tuple of the last one is the fastest. Executes
+        and launches are logged where the loggers ``lowdnn.execute`` and ``lowdnn.launch`` had level DEBUG at load.
 
         Raises NullPointerError, MisalignedPointerError, SizeInsufficientError, BadParamError (a uid missing or
         unknown), DriverError, NotInitializedError (context closed). The plan stays usable after each but the last.
@@ -102,29 +103,39 @@ class LoadedPlan(ProcessBound):
         if not self._liveness.is_usable:
             self._liveness.check()
         with self._lock:
+            if self._is_observed:
+                self._execute_observed(pointers, workspace, stream)
+                return
             bound = self._pointers
             if bound is None or pointers != bound or workspace != self._workspace:
                 self._bind(pointers, workspace)
             elif self._has_values:
                 self._block.patch_values(bound)
-            if self._is_observed:
-                self._launch_observed(stream)
-                return
             try:
-                for launch in self._launches:
-                    launch(stream)
+                for step in self._steps:
+                    step(stream)
             except DriverError:
                 # The driver refuses a launch where another context is current; asking it first at each call costs more.
                 if self.context.driver.context_get_current() == self.context.handle:
                     raise
-                self._launch_observed(stream)
+                self._launch_activated(stream)
+
+    def observe(self, observer: ExecuteObserver) -> None:
+        """``observer`` looks at every execute from now on, in place of another one."""
+        with self._lock:
+            self._observer, self._is_observed = observer, True
+
+    def surround(self, around: Surroundings) -> None:
+        """Every execute from now on has these steps around its launches; nodes of CUDA graphs have none."""
+        with self._lock:
+            self._set_steps(surrounded(self._planned_steps, around))
 
     def count_executes(self) -> ExecuteCount:
         """The count of executes that have launched the plan since the first call; the same object for every caller."""
         with self._lock:
             if self._count is None:
                 self._count = ExecuteCount()
-                self._launches += (self._count.tick,)
+                self._set_steps((*self._planned_steps, (self._count.tick, None)))
             return self._count
 
     def add_to_graph(
@@ -188,16 +199,39 @@ class LoadedPlan(ProcessBound):
     def _prepared(self) -> list[tuple[int, LaunchConfig, int]]:
         return list(zip(self._functions, self._configs, self._block.launch_parameters, strict=True))
 
-    def _launch_observed(self, stream: int) -> None:
-        """Launches the plan in another context, or with events and profiler ranges."""
+    def _set_steps(self, steps: tuple[tuple[Step, Launch | None], ...]) -> None:
+        """``steps`` in the order of an execute, each with the planned launch that it is."""
+        self._planned_steps = steps
+        self._steps = tuple(step for step, _ in steps)
+
+    def _execute_observed(self, pointers: Pointers, workspace: int, stream: int) -> None:
+        execute = Execute(self.plan, pointers, workspace, stream, is_bound=False)
+        observer = self._observer
+        try:
+            self._bind(pointers, workspace)
+            execute = replace(execute, pointers=self._pointers, is_bound=True)
+            if observer is not None:
+                observer.begins(execute)
+            if self.is_logged:
+                emit(self._loggers[0], logging.DEBUG, "execute", _execute_fields(self.plan, stream, self.command()))
+            self._launch_activated(stream)
+            if observer is not None:
+                observer.launched(execute)
+        except LowdnnError as error:
+            if observer is not None:
+                observer.failed(execute, error)
+            raise
+
+    def _launch_activated(self, stream: int) -> None:
+        """Launches the plan in its own context, with the events and profiler ranges that are asked for."""
         with (
             self.context.activated(),
             nullcontext() if self._annotate is None else self._annotate(self.plan.name),
         ):
-            for launch, planned in zip_longest(self._launches, self.plan.launches):
-                if planned is not None:  # the counts behind the launches have no event
-                    emit(self._logger, logging.DEBUG, "launch", _launch_fields(self.plan, planned, stream))
-                launch(stream)
+            for step, planned in self._planned_steps:
+                if planned is not None:
+                    emit(self._loggers[1], logging.DEBUG, "launch", _launch_fields(self.plan, planned, stream))
+                step(stream)
 
     def _bind(self, pointers: Pointers, workspace: int) -> None:
         """Checks and patches what differs from the last call; after an error the next call patches everything."""
@@ -234,6 +268,10 @@ def _launch_config(launch: Launch) -> LaunchConfig:
         launch.cooperative,
         programmatic_serialization=launch.overlaps_previous,
     )
+
+
+def _execute_fields(plan: Plan, stream: int, command: str) -> dict[str, object]:
+    return {"plan": plan.name, "stream": f"{stream:#x}", "repeat": command}
 
 
 def _launch_fields(plan: Plan, launch: Launch, stream: int) -> dict[str, object]:

@@ -13,7 +13,8 @@ from lowdnn.arch.specs import spec_for
 from lowdnn.config import CompilePolicy, Config
 from lowdnn.driver import configured_driver
 from lowdnn.driver.base import DeviceAttribute, Driver
-from lowdnn.events import Counters, emit, event_logger, log_to, range_annotator, stop_logging
+from lowdnn.events import Counters, emit, event_logger, range_annotator
+from lowdnn.logs import log_to, stop_logging
 from lowdnn.plan import Plan
 from lowdnn.runtime.ahead import Ahead, Task
 from lowdnn.runtime.bundle import Bundle, Shipped
