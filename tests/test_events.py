@@ -42,7 +42,7 @@ def test_added_fields_stand_behind_an_events_own(caplog: pytest.LogCaptureFixtur
         emit(logger, logging.INFO, "third", {"a": 1})
     assert caplog.messages == [
         'first a=1 trace_id=4bf9 text="two words"',
-        "second trace_id=4bf9 text=\"two words\" fields_failed=\"RuntimeError('no tracer')\"",
+        'second trace_id=4bf9 text="two words" fields_failed="RuntimeError(\'no tracer\')"',
         "third a=1",
     ]
 
