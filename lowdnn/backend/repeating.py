@@ -28,7 +28,7 @@ class RunCommand:
 
     @classmethod
     def of(cls, candidate: Candidate, runtime: Runtime) -> Self:
-        options = ("--device", runtime.driver.kind)
+        options: tuple[str, ...] = ("--device", runtime.driver.kind)
         if runtime.driver.kind == "emulated":  # the options by which a command opens the same device
             options += ("--arch", candidate.arch.name, "--policy", runtime.config.emulated_policy)
         return cls(candidate.graph.operations, candidate.plan.name, options)

@@ -29,7 +29,6 @@ from lowdnn.heuristics.ranking import Candidate, candidate_for
 from lowdnn.plan import Plan
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
-
 _PLAN_NAME = re.compile(r"eng(\d{1,6})_(\w+?)((?:_k\d{1,9}=-?\d{1,18})*)")
 _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
 
@@ -38,8 +37,8 @@ _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
 class Request:
     """The actions for each case. ``engine``: None for the heuristics' first choice, ``all`` for each that can.
 
-    ``choices``: values of the engine's knobs, which have their defaults otherwise.  ``is_checked``: compare with the reference. ``is_exact``: integer-filled data, compared bit for bit if the plan sums
-    exactly. ``repeats``: times are medians of so many executes; 0: nothing is timed.
+    ``choices``: values of the engine's knobs, which have their defaults otherwise.  ``is_checked``: compare with the
+    reference.  ``is_exact``: integer-filled data, compared bit for bit if the plan sums exactly.  ``repeats``: times are medians of so many executes; 0: nothing is timed.
     """
 
     engine: str | None
