@@ -38,7 +38,8 @@ class Request:
     """The actions for each case. ``engine``: None for the heuristics' first choice, ``all`` for each that can.
 
     ``choices``: values of the engine's knobs, which have their defaults otherwise.  ``is_checked``: compare with the
-    reference.  ``is_exact``: integer-filled data, compared bit for bit if the plan sums exactly.  ``repeats``: times are medians of so many executes; 0: nothing is timed.
+    reference.  ``is_exact``: integer-filled data, compared bit for bit if the plan sums exactly.  ``repeats``:
+    times are medians of so many executes; 0: nothing is timed.
     """
 
     engine: str | None
