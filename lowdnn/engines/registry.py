@@ -58,7 +58,7 @@ _FOLDED = (
 #: Engines that compute the products of ``conv_winograd_*``.
 _PRODUCTS = ("matmul_wgmma", "matmul_mma")
 #: Engines that compute the products of ``conv_winograd_*_fp32``.
-_TRUE_PRODUCTS = ("matmul_mma_tf32x3", "matmul_simt")
+_TRUE_PRODUCTS = ("matmul_wgmma_tf32x3", "matmul_mma_tf32x3", "matmul_simt")
 
 #: Engines in the order in which ``composite`` prefers them if they are equally fast.
 _OWN_KERNELS = (
@@ -155,6 +155,18 @@ _OWN_KERNELS = (
         "conv_implicit_gemm_mma_tf32x3",
         "conv.implicit_gemm.conv_implicit_gemm_mma.ConvImplicitGemmMmaTf32x3",
         (ConvolutionOperation,),
+    ),
+    EngineEntry(
+        66,
+        "matmul_wgmma_tf32x3",
+        "matmul.matmul_wgmma.MatmulWgmmaTf32x3",
+        (ConvolutionOperation, MatmulOperation),
+    ),
+    EngineEntry(
+        67, "conv_fprop_wgmma_tf32x3", "conv.wgmma.conv_fprop_wgmma.ConvFpropWgmmaTf32x3", (ConvolutionForward,)
+    ),
+    EngineEntry(
+        68, "conv_dgrad_wgmma_tf32x3", "conv.wgmma.conv_dgrad_wgmma.ConvDgradWgmmaTf32x3", (ConvolutionBackwardData,)
     ),
     EngineEntry(43, "ragged", "ragged.ragged.Ragged", (RaggedMove,)),
     EngineEntry(48, "custom_reduction", "reduction.custom_reduction.CustomReductionEngine", (CustomReduction,)),

@@ -20,7 +20,14 @@ from tests.support.data import fresh_seed
 
 _LINES = 60
 #: How the names of the engines begin that are looked at.
-_ENGINES = ("conv_fft", "conv_winograd", "causal_conv1d", "conv_implicit_gemm_mma_tf32x3", "matmul_mma_tf32x3")
+_ENGINES = (
+    "conv_fft",
+    "conv_winograd",
+    "causal_conv1d",
+    "conv_implicit_gemm_mma_tf32x3",
+    "matmul_mma_tf32x3",
+    "matmul_wgmma_tf32x3",
+)
 #: Bytes that no device has: tensors are smaller.
 _MEMORY_BYTES = 1 << 40
 _MARGINS = (-100, -1, 0, 1, 7)

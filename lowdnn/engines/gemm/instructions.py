@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType
@@ -12,6 +12,8 @@ from lowdnn.tensor_map import TensorMapDataType
 
 #: Bytes along k of one stage of the wgmma engines: a row of the 128-byte swizzle.
 STAGE_ROW_BYTES = 128
+#: TF32 products of a product that is as accurate as one of fp32 (``include/math/tf32_parts.cuh``).
+TRUE_FP32_TERMS = 3
 
 #: Input types of mma.sync on sm_80, and the types of their sums.
 MMA_ACCUMULATORS: Mapping[DataType, DataType] = {
@@ -37,6 +39,7 @@ class WgmmaType:
     unit: its math unit in the cost model.  map_type: the type of the operands' tensor maps; fp32 is rounded to TF32 by
     the copy.
     has_mn_major: whether operands may be contiguous along m or n; otherwise only along k.
+    terms: TF32 products that make one product of FLOAT; ``TRUE_FP32_TERMS`` for the accuracy of fp32.
     """
 
     a: DataType
@@ -45,6 +48,7 @@ class WgmmaType:
     instruction: str
     unit: MathUnit
     map_type: TensorMapDataType
+    terms: int = 1
 
     @property
     def element_bytes(self) -> int:
@@ -69,8 +73,15 @@ class WgmmaType:
         return self.element_bytes == 2
 
     @property
+    def is_split(self) -> bool:
+        """Whether operands are multiplied in parts (``include/tile/tf32x3_operands.cuh``)."""
+        return self.terms > 1
+
+    @property
     def label(self) -> str:
         """The type's part of kernel names."""
+        if self.is_split:
+            return "tf32x3"
         names = [dtypes.info(data_type).short_name for data_type in (self.a, self.b)]
         return names[0] if self.a is self.b else "_".join(names)
 
@@ -90,9 +101,9 @@ class WgmmaType:
         )
 
 
-def wgmma_type(a: DataType, b: DataType) -> WgmmaType | None:
-    """The instruction for operands of these types, or None where there is none."""
-    return WGMMA_TYPES.get((a, b))
+def wgmma_type(a: DataType, b: DataType, terms: int = 1) -> WgmmaType | None:
+    """The instruction for operands of these types, or None where there is none.  terms: see ``WgmmaType``."""
+    return (WGMMA_TYPES if terms == 1 else TRUE_FP32_TYPES).get((a, b))
 
 
 def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
@@ -113,3 +124,8 @@ def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
 
 #: The types of wgmma, by the data types of both operands.
 WGMMA_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = _types()
+#: The types of products by TF32 that are as accurate as those of fp32. Copies do not round their operands.
+TRUE_FP32_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = {
+    types: replace(WGMMA_TYPES[types], map_type=TensorMapDataType.FLOAT32, terms=TRUE_FP32_TERMS)
+    for types in ((DataType.FLOAT, DataType.FLOAT),)
+}

@@ -14,7 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
-from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS, TRUE_FP32_TERMS
 from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
 from lowdnn.engines.model.clock import moving_s, stage_latency_s, waves
@@ -27,8 +27,6 @@ from lowdnn.status import BadParamError
 NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
 #: Numerical notes of an engine with these tiles that multiplies FLOAT as accurately as fp32 does.
 TRUE_FP32_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TF32X3,)
-#: TF32 products of a product that is as accurate as one of fp32 (``include/ptx/mma.cuh``).
-TRUE_FP32_TERMS = 3
 
 #: Bytes of a sum.
 _ACCUMULATOR_BYTES = 4

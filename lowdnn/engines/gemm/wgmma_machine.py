@@ -14,7 +14,7 @@ from lowdnn.engines.model.occupancy import shared_room
 class Machine:
     """The resources of an architecture for products of one type.
 
-    flops: operations per second of one multiprocessor.
+    flops: operations per second of one multiprocessor; the terms of a product count once.
     """
 
     arch: ArchSpec
@@ -22,7 +22,7 @@ class Machine:
 
     @classmethod
     def of(cls, kind: WgmmaType, arch: ArchSpec) -> Machine:
-        return cls(arch, arch.attained_rate(kind.unit) / arch.sm_count)
+        return cls(arch, arch.attained_rate(kind.unit) / (arch.sm_count * kind.terms))
 
     @property
     def sm_count(self) -> int:

@@ -26,6 +26,8 @@ _MAX_CONVERTED_ACCUMULATORS = 96
 _CONVERTING_REGISTERS = 112
 #: Further registers of a thread whose functor waits for more than pairs of A's elements.
 _LATE_CONVERSION_REGISTERS = 66
+#: Further registers of a thread that multiplies in terms: two sets of fragments, in parts.
+_SPLIT_REGISTERS = 64 + 40
 #: Chunks in flight of an operand of the output's size, if they leave ``_STAGES_WITH_OPERAND`` stages.
 _OPERAND_BUFFERS = 4
 #: Chunks in flight otherwise.
@@ -112,6 +114,7 @@ def tile_of(
         row_bytes=traits.row_bytes,
         table_bytes=traits.table_bytes,
         column_box=MN_MAJOR_BOX if traits.is_b_mn_major else 1,
+        b_parts=2 if traits.type.is_split else 1,
     )
 
 
@@ -148,8 +151,16 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
         if traits.converts_late:
             most = min(most, tile.launched_registers - _LATE_CONVERSION_REGISTERS)
+    if traits.type.is_split:
+        most = min(most, tile.registers.consumer - _SPLIT_REGISTERS) if _takes_turns(tile) else 0
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most and fits_instruction(tile)
     return fits and tile.m % unit_m == 0 and tile.n % unit_n == 0
+
+
+def _takes_turns(tile: WgmmaTile) -> bool:
+    """Whether a warpgroup's parts of 64 rows can alternate between two sets of fragments."""
+    parts = tile.m // (WARPGROUP_ROWS * tile.warpgroups)
+    return parts == 1 or parts % 2 == 0
 
 
 def tile_problem(product: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.gemm.instructions import WgmmaType
+from lowdnn.engines.gemm.tiles import TRUE_FP32_NOTES
 from lowdnn.engines.gemm.wgmma_machine import Machine
 from lowdnn.engines.gemm.wgmma_menu import (
     MAX_STAGES,
@@ -111,7 +112,7 @@ def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> 
 def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
     """A launch that takes no longer than the product's own one with its ``best`` tiling."""
     found = _best(product, Machine.of(product.type, arch))
-    flops = 0 if product.classes else found.tiling.schedule(product).flops
+    flops = 0 if product.classes else product.type.terms * found.tiling.schedule(product).flops
     work = Work(flops, unit=product.type.unit, busy_s=found.busy_s)
     return Launch(0, (arch.sm_count, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
@@ -199,11 +200,18 @@ def promotion_knobs(kind: WgmmaType, compute_type: DataType) -> tuple[Knob, ...]
 
 def is_promoted(kind: WgmmaType, compute_type: DataType) -> bool:
     """Whether sums are to be more precise than those of the tensor cores."""
-    return kind.is_fp8 and compute_type is not DataType.FAST_FLOAT_FOR_FP8
+    return kind.is_split or (kind.is_fp8 and compute_type is not DataType.FAST_FLOAT_FOR_FP8)
+
+
+def chosen_promotion(kind: WgmmaType, chosen: Mapping[KnobType, int]) -> bool:
+    """Whether resolved knobs promote sums."""
+    return kind.is_split or bool(chosen.get(KnobType.REDUCTION_MODE, 0))
 
 
 def sum_notes(kind: WgmmaType, chosen: Mapping[KnobType, int]) -> tuple[NumericalNote, ...]:
     """Numerical notes of a plan with resolved knobs."""
+    if kind.is_split:
+        return TRUE_FP32_NOTES
     is_reduced = chosen.get(KnobType.REDUCTION_MODE) == 0
     return (
         NumericalNote.TENSOR_CORE,

@@ -63,8 +63,8 @@ def stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> fl
     """Seconds of the multiplications of one stage, independent of the number of tiles on a multiprocessor."""
     burst = 1 if traits.is_a_pixels or traits.is_b_pixels else _BURST
     arithmetic = arithmetic_seconds(tile, machine) / burst
-    # Each 64 rows read all of B again; the copies write both operands.
-    read = (tile.m // WARPGROUP_ROWS) * (WARPGROUP_ROWS + tile.n) * tile.row_bytes * tile.taps
+    # Each 64 rows read all of B again, in each term; the copies write both operands.
+    read = (tile.m // WARPGROUP_ROWS) * (WARPGROUP_ROWS + traits.type.terms * tile.n) * tile.row_bytes * tile.taps
     if traits.conversion is Conversion.IN_PLACE:
         read += 2 * _converted_elements(traits, tile) * tile.element_bytes
     shared = (read + tile.stage_bytes) / _SHARED_BYTES_PER_S
@@ -127,8 +127,8 @@ def _function_clocks(functions: int) -> float:
 
 
 def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
-    """Elements of one stage that pass through a functor."""
-    if product.conversion is Conversion.REGISTERS:
+    """Elements of one stage that pass through a functor, or are split in registers."""
+    if product.conversion is Conversion.REGISTERS or product.type.is_split:
         return tile.m * tile.k
     lines = tile.a_lines if product.is_a_pixels else tile.b_lines
     return lines * tile.row_bytes // tile.element_bytes if product.conversion is Conversion.IN_PLACE else 0

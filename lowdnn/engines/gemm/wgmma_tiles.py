@@ -99,6 +99,7 @@ class WgmmaTile:
     cluster_k: blocks of a cluster that share the k of a tile and store part of its columns each; if above 1, the
     cluster has no others.
     column_box: the unit in which columns of B are loaded.
+    b_parts: parts of B's elements in a stage: 2 where products are split into terms.
     """
 
     m: int
@@ -120,6 +121,7 @@ class WgmmaTile:
     table_bytes: int = 0
     cluster_k: int = 1
     column_box: int = 1
+    b_parts: int = 1
 
     @property
     def taps(self) -> int:
@@ -148,7 +150,7 @@ class WgmmaTile:
         """Lines of row_bytes in a stage's part of B."""
         if self.window and not self.window.pixels_are_rows:
             return self.window.pixels(self.n, self.line_unit * self.cluster_m)
-        return ceil_div(self.n, self.column_box) * self.column_box * self.taps
+        return ceil_div(self.n, self.column_box) * self.column_box * self.taps * self.b_parts
 
     @property
     def cluster(self) -> int:

@@ -21,6 +21,7 @@ from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions, ReductionSlices
+from lowdnn.engines.gemm.instructions import TRUE_FP32_TERMS
 from lowdnn.engines.gemm.mma_cut import MmaCut
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.packing import packed_operand
@@ -149,7 +150,7 @@ class MatmulMmaTf32x3(MatmulMma):
     name = "matmul_mma_tf32x3"
     index = 60
     numerical_notes = tiles.TRUE_FP32_NOTES
-    terms: ClassVar[int] = tiles.TRUE_FP32_TERMS
+    terms: ClassVar[int] = TRUE_FP32_TERMS
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """A plain packed product at the large tile."""

@@ -11,13 +11,19 @@
 // the launch).
 // Shared memory: STAGES stages of (p, q), then as in wgmma_kernel.cuh.
 // STORE: how the accumulators are stored (wgmma_output.cuh).
+// TF32X3: each product of fp32 is three of TF32, of p as it is in memory, and of q in parts (tf32x3_operands.cuh).
 
 #include "include/epilogue/output_map.cuh"
 #include "include/tile/tile_operands.cuh"
 #include "include/tile/wgmma_kernel.cuh"
 #include "include/tile/wgmma_multiply.cuh"
 
+#if TF32X3
+#include "include/tile/tf32x3_operands.cuh"
+typedef KernelTile<P_MN_MAJOR, Q_MN_MAJOR, SplitStage<TILE_N>> Tile;
+#else
 typedef KernelTile<P_MN_MAJOR, Q_MN_MAJOR> Tile;
+#endif
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 #include "include/epilogue/wgmma_output.cuh"
 
@@ -29,7 +35,12 @@ struct Params {
 };
 
 typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, CLUSTER_N, BATCH_AXES> LoaderP;
-typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, CLUSTER_M, BATCH_AXES> LoaderQ;
+typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, CLUSTER_M, BATCH_AXES> WholeLoaderQ;
+#if TF32X3
+typedef SplitOperand<WholeLoaderQ, TILE_N> LoaderQ;
+#else
+typedef WholeLoaderQ LoaderQ;
+#endif
 
 WGMMA_KERNEL(const __grid_constant__ Params params) {
   if (threadIdx.x == WARP_SIZE) {  // while another warp initialises the barriers
@@ -43,7 +54,15 @@ WGMMA_KERNEL(const __grid_constant__ Params params) {
     tile.produce(params.schedule, load_p, load_q);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
+#if TF32X3
+    const Tf32x3Sum<Tile> multiply{tile};
+    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      multiply(d, work.blocks, first_row, at, issued);
+    };
+    tile.consume_by(params.schedule, warpgroup, sum, epilogue);
+#else
     tile.consume<PROMOTED>(params.schedule, warpgroup, Multiply<P_MN_MAJOR, Q_MN_MAJOR>(), epilogue);
+#endif
   };
   run_roles<Tile, Epilogue>(params.output, produce, consume);
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.arch.targets import WGMMA_TARGET
@@ -28,7 +29,13 @@ from lowdnn.engines.floor import Modelled
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions
-from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.instructions import (
+    TRUE_FP32_TERMS,
+    TRUE_FP32_TYPES,
+    WGMMA_TYPES,
+    WgmmaType,
+    wgmma_type,
+)
 from lowdnn.engines.gemm.output_space import Slices, add_slice_sum
 from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import (
@@ -48,6 +55,7 @@ from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m, refuse_nothing
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
+from lowdnn.engines.model.clock import moving_s
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
@@ -73,6 +81,7 @@ class Params:
     Q_MN_MAJOR: int
     BATCH_AXES: int
     TRANSPOSED: int
+    TF32X3: int
 
 
 class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
@@ -80,7 +89,11 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
 
     name = "matmul_wgmma"
     index = 7
-    numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
+    terms: ClassVar[int] = 1
+    numerical_notes: tuple[NumericalNote, ...] = (
+        *tiles.NUMERICAL_NOTES,
+        NumericalNote.REDUCED_PRECISION_REDUCTION,
+    )
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
     limits = reduced(*anchors)
     target = WGMMA_TARGET
@@ -111,7 +124,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches if necessary, the product, and the sum of its slices if k is split."""
         is_transposed = bool(chosen[KnobType.SWAP_AB])
-        product = problem.product(is_transposed, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
+        product = problem.product(is_transposed, is_promoted=wgmma_model.chosen_promotion(problem.kind, chosen))
         tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
         parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem, is_transposed).parts(arch)
         parts.numerical_notes = wgmma_model.sum_notes(problem.kind, chosen)
@@ -130,9 +143,9 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         anchor = matched.anchor
-        kind = wgmma_type(anchor.a.data_type, anchor.b.data_type)
+        kind = wgmma_type(anchor.a.data_type, anchor.b.data_type, self.terms)
         if kind is None:
-            return Refusal(self.name, _refuse_types(anchor), Status.NOT_SUPPORTED_DATA_TYPE)
+            return Refusal(self.name, _refuse_types(anchor, self.terms), Status.NOT_SUPPORTED_DATA_TYPE)
         if anchor.matmul.compute_type is DataType.DOUBLE:
             reason = "matmul.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
@@ -141,8 +154,24 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
         problem = _Problem.of(matched, kind)
         if isinstance(problem, str):
             return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT)
-        refused = problem.space.extent_problem(problem.rows.depth)
+        refused = problem.space.extent_problem(problem.rows.depth) or problem.split_problem
         return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem
+
+
+class MatmulWgmmaTf32x3(MatmulWgmma):
+    """``matmul_wgmma_tf32x3``: products of FLOAT as accurate as those of fp32, each of three TF32 products.
+
+    The operand that gives the tiles' columns is split into parts by a launch of its own (``gemm/tf32_split.cu``), the
+    other one in registers (``include/tile/tf32x3_operands.cuh``); everything else is as in ``matmul_wgmma``.
+    """
+
+    name = "matmul_wgmma_tf32x3"
+    index = 66
+    terms: ClassVar[int] = TRUE_FP32_TERMS
+    numerical_notes = tiles.TRUE_FP32_NOTES
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
 
 
 @dataclass(frozen=True)
@@ -198,7 +227,7 @@ class _Problem:
 
     def instruction(self, is_transposed: bool) -> WgmmaType:
         p, q = self.operands(is_transposed)
-        return WGMMA_TYPES[p.tensor.data_type, q.tensor.data_type]
+        return self.kind if self.kind.is_split else WGMMA_TYPES[p.tensor.data_type, q.tensor.data_type]
 
     def product(self, is_transposed: bool, *, is_promoted: bool | None = None) -> WgmmaProduct:
         """The product as the tiles' model sees it; sums are promoted by the compute type, or by ``is_promoted`` if it
@@ -226,7 +255,7 @@ class _Problem:
             q.extent,
             ceil_div(p.depth, kind.stage_k),
             a_bytes=p.moved_bytes,
-            b_bytes=q.moved_bytes,
+            b_bytes=q.in_parts(self.batch_extents)[0].size_bytes if kind.is_split else q.moved_bytes,
             output_bytes=moved_bytes(self.dag),
             is_a_mn_major=p.is_mn_major,
             is_b_mn_major=q.is_mn_major,
@@ -235,12 +264,27 @@ class _Problem:
             is_promoted=wgmma_model.is_promoted(kind, self.compute_type),
             has_operand=has_operand,
             is_a_misaligned=p.is_misaligned,
-            is_b_misaligned=q.is_misaligned,
+            is_b_misaligned=q.is_misaligned and not kind.is_split,
             is_transposed=is_transposed,
             most_accumulators=most_accumulators(self.dag, self.space.output, self.reductions, has_operand=has_operand),
             sums_columns=self.reductions.column is not None,
             epilogue_functions=functions_of(self.dag),
         )
+
+    @property
+    def split_problem(self) -> str:
+        """Why an operand cannot be split; empty if both can be, or neither is."""
+        if not self.kind.is_split:
+            return ""
+        problems = (operand.in_parts(self.batch_extents)[0].problem for operand in (self.rows, self.columns))
+        return next((f"matmul: expected {problem}" for problem in problems if problem), "")
+
+    def _seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
+        """The modelled time of the product, with that of a launch that splits q."""
+        seconds = wgmma_model.least_seconds(self.product(is_transposed), arch)
+        if self.kind.is_split:
+            seconds += moving_s(arch, self.operands(is_transposed)[1].in_parts(self.batch_extents)[0].moved_bytes)
+        return seconds
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:
         """Whether transposed tiles are faster. With few rows they may be, as tiles have at least 64 rows but may have 8
@@ -251,7 +295,7 @@ class _Problem:
             return False
         if reductions_go_by_map(self.reductions, self.dag, self.space.output, self.space.rows):
             return False
-        plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
+        plain, transposed = (self._seconds(way, arch) for way in (False, True))
         if not has_few_rows:
             return transposed * wgmma_model.transpose_margin(self.product(False)) < plain
         fills_rows = self.space.rows >= WARPGROUP_ROWS
@@ -327,10 +371,12 @@ class _Cut(WgmmaCut):
     ) -> Launch:
         batches = Struct(tuple(Struct(divider(extent)) for extent in self.problem.batch_extents))
         grid = self.schedule.grid(arch.sm_count)
-        moved = sum(operand.moved_bytes for operand in self.operands) + written_bytes
-        busy_s = wgmma_model.busy_seconds(self.problem.product(self.is_transposed), self.tiling, arch)
+        product = self.problem.product(self.is_transposed)
+        moved = product.a_bytes + product.b_bytes + written_bytes
+        busy_s = wgmma_model.busy_seconds(product, self.tiling, arch)
         arguments = Struct((*maps, output, self.schedule.argument, batches))
-        work = Work(self.schedule.occupied_flops(grid), moved, self.problem.kind.unit, busy_s)
+        flops = self.problem.kind.terms * self.schedule.occupied_flops(grid)
+        work = Work(flops, moved, self.problem.kind.unit, busy_s)
         return self.tile_launch(kernel, grid, arguments, self.store, work)
 
     def _kernel(self) -> KernelRef:
@@ -341,6 +387,7 @@ class _Cut(WgmmaCut):
             Q_MN_MAJOR=int(q.is_mn_major),
             BATCH_AXES=len(self.problem.batch_extents),
             TRANSPOSED=int(self.is_transposed),
+            TF32X3=int(kind.is_split),
         )
         layout = f"{'km'[params.P_MN_MAJOR]}{'kn'[params.Q_MN_MAJOR]}{params.BATCH_AXES}{'t' * params.TRANSPOSED}"
         space = f"{output.output.row_axes}of{output.output.space.rank}_{'slice' if self.is_split else output.label}"
@@ -355,8 +402,8 @@ class _Cut(WgmmaCut):
         )
 
 
-def _refuse_types(anchor: MatmulOperation) -> str:
-    known = ", ".join(f"{a.name} x {b.name}" for a, b in WGMMA_TYPES)
+def _refuse_types(anchor: MatmulOperation, terms: int) -> str:
+    known = ", ".join(f"{a.name} x {b.name}" for a, b in (WGMMA_TYPES if terms == 1 else TRUE_FP32_TYPES))
     got = f"{anchor.a.data_type.name} x {anchor.b.data_type.name}"
     return f"matmul.a.data_type, b.data_type: expected one of {known}, got {got}"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.gemm.packing import Packing, packed_operand
+from lowdnn.engines.gemm.tf32_split import Tf32Split
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaTile, box_rows
 from lowdnn.engines.launch import bytes_touched
 from lowdnn.engines.matmul.mma_operand import MAX_PACKED_AXES, packed_matrix
@@ -87,6 +88,22 @@ class WgmmaOperand:
         has_pairs = self.stride * self.tensor.element_bytes % _PAIR_BYTES == 0
         return has_pairs and not self.is_mn_major and self.extent >= _MANY_ROWS
 
+    def in_parts(self, batch_extents: tuple[int, ...]) -> tuple[Tf32Split, WgmmaOperand]:
+        """How a K-major operand of FLOAT over batch axes of ``batch_extents`` is split, and the operand in parts."""
+        own = tuple(axis for axis, stride in enumerate(self.batch_strides) if stride)
+        extents = (*(batch_extents[axis] for axis in own), self.extent)
+        split = Tf32Split(extents, (*(self.batch_strides[axis] for axis in own), self.stride), self.depth)
+        *batches, stride = split.split_strides
+        strides = dict(zip(own, batches, strict=True))
+        in_parts = replace(
+            self,
+            batch_strides=tuple(strides.get(axis, 0) for axis in range(len(self.batch_strides))),
+            stride=stride,
+            depth=split.row_elements,
+            packing=None,
+        )
+        return split, in_parts
+
     def over(self, batch_strides: tuple[int, ...], stride: int, extent: int) -> WgmmaOperand:
         """This operand over other batch axes, with ``extent`` rows or columns."""
         return replace(self, batch_strides=batch_strides, stride=stride, extent=extent)
@@ -138,6 +155,9 @@ def operand_maps(
     p, q = operands
     p_at = p_at or packed_operand(parts, p.tensor.uid, p.packing, overlaps=True)
     q_at = packed_operand(parts, q.tensor.uid, q.packing, overlaps=True)
+    if kind.is_split:
+        split, q = q.in_parts(batches[1])
+        q_at = split.add_to(parts, q_at)
     return (
         TensorMap(p_at, p.layout(kind.map_type, batches[0], tile.m, kind.stage_k, tile.cluster_n)),
         TensorMap(q_at, q.layout(kind.map_type, batches[1], tile.n, kind.stage_k, tile.cluster_m)),

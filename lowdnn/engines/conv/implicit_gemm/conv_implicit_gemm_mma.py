@@ -28,6 +28,7 @@ from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions, ReductionSlices
+from lowdnn.engines.gemm.instructions import TRUE_FP32_TERMS
 from lowdnn.engines.gemm.mma_cut import MmaCut
 from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import Product, Tiling
@@ -166,7 +167,7 @@ class ConvImplicitGemmMmaTf32x3(ConvImplicitGemmMma):
     name = "conv_implicit_gemm_mma_tf32x3"
     index = 61
     numerical_notes = tiles.TRUE_FP32_NOTES
-    terms: ClassVar[int] = tiles.TRUE_FP32_TERMS
+    terms: ClassVar[int] = TRUE_FP32_TERMS
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """A plain 3x3 channels-last convolution."""

@@ -11,9 +11,13 @@ Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/p
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from lowdnn.engines.base import Anchors, Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
+from lowdnn.engines.gemm.instructions import TRUE_FP32_TERMS
+from lowdnn.engines.gemm.tiles import TRUE_FP32_NOTES
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored_with_reductions
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -36,3 +40,16 @@ class ConvDgradWgmma(Im2colWgmma):
         if isinstance(instruction, Refusal):
             return instruction
         return Im2colProduct.gradient(matched, instruction)
+
+
+class ConvDgradWgmmaTf32x3(ConvDgradWgmma):
+    """``conv_dgrad_wgmma_tf32x3``: gradients of the data of FLOAT as accurate as those of fp32, by three TF32 products.
+
+    The filter is split into parts by a launch of its own (``gemm/tf32_split.cu``), pixels in registers
+    (``include/tile/tf32x3_operands.cuh``); everything else is as in ``conv_dgrad_wgmma``.
+    """
+
+    name = "conv_dgrad_wgmma_tf32x3"
+    index = 68
+    terms: ClassVar[int] = TRUE_FP32_TERMS
+    numerical_notes = TRUE_FP32_NOTES

@@ -17,6 +17,8 @@
 // or filter, channel); without clusters. Windows of pixels are converted in place (converted_pixels.cuh). Otherwise the
 // operand of the tile's rows passes through registers (register_operand.cuh, im2col_lines.cuh): its stages hold
 // elements of RAW_TYPE, 64 channels of one tap, K-major. SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there.
+// TF32X3: each product of fp32 is three of TF32; pixels make up the tile's rows as they are in memory, and the filter's
+// lines come in parts (tf32x3_operands.cuh), without windows and without a resident filter.
 // Shared memory: the resident filter, STAGES stages of (A, B), then as in wgmma_kernel.cuh, which also describes blocks
 // and launch.
 // STORE: how the accumulators are stored (wgmma_output.cuh).
@@ -34,7 +36,12 @@ constexpr int PIXEL_SHARERS = PIXELS_ARE_ROWS ? CLUSTER_N : CLUSTER_M;
 constexpr int LINE_SHARERS = PIXELS_ARE_ROWS ? CLUSTER_M : CLUSTER_N;
 typedef OperandStage<TYPE, WINDOW_PIXELS, false, TAP_RUN, TAP_DISTANCE, CHANNEL_BYTES> PixelStage;
 constexpr int FILTER_LINES = stage_lines(LINES, FILTER_MN_MAJOR);
+#if TF32X3
+#include "include/tile/tf32x3_operands.cuh"
+typedef SplitStage<FILTER_LINES> FilterStage;
+#else
 typedef OperandStage<TYPE, TAP_RUN * FILTER_LINES, FILTER_MN_MAJOR, TAP_RUN, FILTER_LINES, CHANNEL_BYTES> FilterStage;
+#endif
 #if PIXELS_ARE_ROWS
 typedef PixelStage StageA;
 typedef FilterStage StageB;
@@ -74,7 +81,8 @@ struct Params {
 };
 
 typedef Im2colOperand<PixelStage, PIXELS_ARE_ROWS, WINDOW_PIXELS, Tile::K, PIXEL_SHARERS, SPATIAL> PixelLoader;
-typedef FilterOperand<FilterStage, !PIXELS_ARE_ROWS, LINES, Tile::K, LINE_SHARERS, SPATIAL, TAP_RUN> FilterLoader;
+typedef FilterOperand<FilterStage, !PIXELS_ARE_ROWS, LINES, Tile::K, LINE_SHARERS, SPATIAL, TAP_RUN, 1 + TF32X3>
+    FilterLoader;
 
 // Stores each class's pixels to its part of the output.
 template <class Epilogue, int CLASSES> struct ClassEpilogue {
@@ -140,6 +148,12 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
         window.convert(PIXELS_ARE_ROWS ? stage : stage + Tile::STAGE_A_BYTES, barrier);
       };
       tile.plain_sum(d, work.blocks, first_row, at, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), prepare, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#elif TF32X3
+    const Tf32x3Sum<Tile> multiply{tile};
+    const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      multiply(d, work.blocks, first_row, at, issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #else

@@ -62,7 +62,9 @@ class Im2colChoice:
         elif self._may_be_transposed and wgmma_model.may_transpose(product.product(False)):
             choices.append((0, True))
         if product.operands.converted is not None:
-            choices = [(0, product.converts_columns), *(choice for choice in choices if choice[0])]
+            choices = [(0, product.needs_transposed), *(choice for choice in choices if choice[0])]
+        if product.operands.instruction.is_split:
+            return 0, product.needs_transposed
         return min(choices, key=lambda choice: self._least_seconds(*choice))
 
     @property

@@ -128,8 +128,10 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
 // Filters as the EXTENT rows (IS_A) or columns of a tile. The map's dimensions are (contiguous dimension, taps, other
 // dimension). In a K-major stage k is contiguous, with boxes (a row, 1, BOX); otherwise boxes are (64, 1, OWN_K
 // elements of k), one for each of SHARERS blocks. Group g has the lines (rows or columns) from g * group_lines on, at k
-// from g * group_depth on. The RUN taps of a run follow each other in the stage.
-template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int RUN> struct FilterOperand {
+// from g * group_depth on. The RUN taps of a run follow each other in the stage, and so do the PARTS parts of K-major
+// elements, which follow each other in memory in blocks of K.
+template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int RUN, int PARTS = 1>
+struct FilterOperand {
   static constexpr int OWN = EXTENT / SHARERS;
   static constexpr int BOX = boxed_lines(OWN), OWN_K = K / SHARERS;
   static_assert(!Stage::MN_MAJOR || OWN_K % 8 == 0, "MN-major: each block shares whole groups of 1024 bytes");
@@ -155,10 +157,13 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
 
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {
     i32 tap = walk.filter_tap(*pixels);
-    const i32 k = first_k + walk.channel;
+    const i32 k = PARTS * (first_k + walk.channel);
 #pragma unroll
     for (int i = 0; i < RUN; ++i, tap += pixels->filter_step[AXES - 1]) {
-      load_tap(stage + i * Stage::TAP_LINES * Stage::ROW_BYTES, barrier, tap, k);
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part) {
+        load_tap(stage + (i * PARTS + part) * Stage::TAP_LINES * Stage::ROW_BYTES, barrier, tap, k + part * K);
+      }
     }
     walk.advance(*pixels);
   }

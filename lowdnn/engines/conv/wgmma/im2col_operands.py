@@ -13,6 +13,7 @@ from math import prod
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.gemm.packing import Packing
+from lowdnn.engines.gemm.tf32_split import Tf32Split
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, box_rows
 from lowdnn.engines.matmul.pixel_matmul import merged_stride
 from lowdnn.ops.tensor import Tensor
@@ -93,7 +94,7 @@ class FilterOperand:
     """The filter as a matrix of lines (the output's channels) by k, for each tap.
 
     lines, depth: lines and k of one group.  is_mn_major: the lines are contiguous, otherwise k is.
-    packing: the repacked form, or None.
+    packing: the repacked form, or None.  is_split: the kernel reads k in parts (``gemm/tf32_split.py``).
     """
 
     tensor: Tensor
@@ -102,6 +103,7 @@ class FilterOperand:
     depth: int
     is_mn_major: bool
     packing: Packing | None
+    is_split: bool = False
 
     @classmethod
     def forward(cls, w: Tensor, groups: int) -> FilterOperand:
@@ -125,7 +127,7 @@ class FilterOperand:
     def is_misaligned(self) -> bool:
         """Whether half rows of a stage begin inside cache lines."""
         size = self.tensor.element_bytes
-        return any(extent > 1 and stride * size % _HALF_ROW_BYTES for extent, stride in self._outer)
+        return any(extent > 1 and stride * size % _HALF_ROW_BYTES for extent, stride in self._read)
 
     @property
     def group_lines(self) -> int:
@@ -143,17 +145,34 @@ class FilterOperand:
         row_bytes: bytes along k.  sharers: number of blocks that divide the loads of a stage's lines or k.
         """
         size, contiguous = self.tensor.element_bytes, self.lines if self.is_mn_major else self.depth
+        if self.is_split:
+            contiguous = self.split.row_elements
         k = row_bytes // size
         return TiledMap(
             map_type,
             address=0,
-            dims=(contiguous, *(extent for extent, _ in self._outer)),
-            strides_bytes=tuple(_stride_bytes(extent, stride * size) for extent, stride in self._outer),
+            dims=(contiguous, *(extent for extent, _ in self._read)),
+            strides_bytes=tuple(_stride_bytes(extent, stride * size) for extent, stride in self._read),
             box=(MN_MAJOR_BOX, 1, k // sharers) if self.is_mn_major else (k, 1, box_rows(lines // sharers)),
             element_strides=(1, 1, 1),
             swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_256,
         )
+
+    @property
+    def split(self) -> Tf32Split:
+        """The split of a K-major filter of FLOAT, line by line and tap by tap."""
+        (taps, spacing), (others, stride) = self._outer
+        return Tf32Split((others, taps), (stride, spacing), self.depth)
+
+    @property
+    def _read(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """``_outer``, of the parts if the filter is split."""
+        if not self.is_split:
+            return self._outer
+        split = self.split
+        (others, taps), (stride, spacing) = split.extents, split.split_strides
+        return (taps, spacing), (others, stride)
 
     @property
     def _outer(self) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -176,6 +176,8 @@ class Im2colProduct:
     def variants(self) -> tuple[Im2colProduct, ...]:
         """Variants: operands read tap by tap; taps of the last axis from one window; a resident filter."""
         operands, windows = self.operands, self._with_windows
+        if operands.instruction.is_split:
+            return (self,)
         if windows is None:
             return (self, replace(self, keeps_filter=True)) if self._may_keep_columns else (self,)
         kept_bytes = windows.classes[0].taps * operands.chunks * WARPGROUP_ROWS * operands.row_bytes
@@ -290,7 +292,7 @@ class Im2colProduct:
     def kind(self, is_transposed: bool) -> WgmmaType:
         """The instruction, with the types of rows and columns."""
         instruction = self.operands.instruction
-        if self.pixels_are_rows(is_transposed):
+        if self.pixels_are_rows(is_transposed) or instruction.is_split:
             return instruction
         return WGMMA_TYPES[instruction.b, instruction.a]
 
@@ -372,14 +374,20 @@ class Im2colProduct:
 
     def swap_problem(self, is_transposed: bool) -> str:
         """Why the tiles cannot be transposed, or not be so, or an empty string."""
-        if self._conversion is not Conversion.REGISTERS or is_transposed == self.converts_columns:
+        if not self._has_register_operand or is_transposed == self.needs_transposed:
             return ""
-        return f"{int(self.converts_columns)} for an operand that goes through registers"
+        return f"{int(self.needs_transposed)} for an operand that goes through registers"
 
     @property
-    def converts_columns(self) -> bool:
-        """Whether the converted operand makes up the output's columns."""
-        return self.operands.converts_image == self.pixels_are_columns
+    def _has_register_operand(self) -> bool:
+        """Whether an operand goes through registers, so that it makes up the rows of the tiles."""
+        return self._conversion is Conversion.REGISTERS or self.operands.instruction.is_split
+
+    @property
+    def needs_transposed(self) -> bool:
+        """Whether the operand that goes through registers, or else is converted, makes up the output's columns."""
+        goes_image = self.operands.converts_image or self.operands.instruction.is_split
+        return goes_image == self.pixels_are_columns
 
     def schedule(self, tiling: WgmmaTiling, is_transposed: bool) -> ClassSchedule:
         """The schedule of the tiles of each class, one class after the other."""
@@ -400,13 +408,15 @@ class Im2colProduct:
             return f"groups: expected groups of at least {STAGE_ROW_BYTES // 2} bytes of channels, got {depth_bytes}"
         if len(self.classes) > _MAX_CLASSES:
             return f"convolution.strides: expected at most {_MAX_CLASSES} residues, got {len(self.classes)}"
+        if weights.is_split and (problem := weights.split.problem):
+            return f"{weights.tensor.label}.dims: expected {problem}"
         if weights.packing and weights.packing.tensor.rank > 5:
             return f"groups: expected 1 with {len(self.filter_taps)} spatial axes of this type, got {groups}"
         if refused := index_problem(self.dag, groups, self.steps):
             return refused
         if isinstance(self.epilogue_reductions, str):
             return self.epilogue_reductions
-        if self.reductions and self.operands.converted and self.converts_columns:
+        if self.reductions and self.operands.converted and self.needs_transposed:
             return f"{type(self.reductions[0]).__name__}.x: expected no prologue before {weights.tensor.label}"
         limits = (("output pixels", self.pixels, MAX_INDEX), ("output channels", self.dag.dims[1], MAX_INDEX))
         for what, got, limit in limits:

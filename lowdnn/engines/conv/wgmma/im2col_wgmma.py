@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.arch.targets import WGMMA_TARGET
@@ -67,6 +68,7 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
     anchors: Anchors
     limits = reduced(ConvolutionOperation)
     target = WGMMA_TARGET
+    terms: ClassVar[int] = 1
     numerical_notes: tuple[NumericalNote, ...] = (
         NumericalNote.TENSOR_CORE,
         NumericalNote.TF32_INPUTS,
@@ -93,7 +95,7 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
         half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
         share = valid_share(contraction)
         multiplied = share if share <= 1 - LEAST_PADDING else 1.0
-        waste = _padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS)
+        waste = self.terms * _padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS)
         return Floor(Multipliers.FASTEST, waste=waste * multiplied)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
@@ -117,10 +119,11 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
 
     def instruction(self, label: str, image: Tensor, weights: Tensor, convolution: Convolution) -> WgmmaType | Refusal:
         """The instruction for the operands' types.  label: the operation's name in messages."""
-        found = wgmma_type(image.data_type, weights.data_type)
+        found = wgmma_type(image.data_type, weights.data_type, self.terms)
         if found is None:
             got = f"{image.data_type.name} and {weights.data_type.name}"
-            reason = f"{label}: expected an image and a filter of one type of wgmma (fp8 may be mixed), got {got}"
+            types = "one type of wgmma (fp8 may be mixed)" if self.terms == 1 else "FLOAT"
+            reason = f"{label}: expected an image and a filter of {types}, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if convolution.compute_type is DataType.DOUBLE:
             reason = "convolution.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
@@ -148,7 +151,8 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
             if chosen[KnobType.SPECFILT]:
                 raise BadParamError.at(f"{self.name}.SPECFILT", expected="0 with EDGE", got=chosen[KnobType.SPECFILT])
             product, chosen = split, {**chosen, **wgmma_model.WHOLE_K}
-        product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
+        is_promoted = wgmma_model.chosen_promotion(product.operands.instruction, chosen)
+        product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=is_promoted)
         if variant := chosen[KnobType.SPECFILT]:
             if variant >= len(product.variants):
                 expected = f"at most {len(product.variants) - 1} with TILEK {product.operands.stage_k}"
@@ -161,6 +165,8 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
             packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True)
             for operand in (product.operands.image, product.operands.filter)
         )
+        if (filter_operand := product.operands.filter).is_split:
+            weights = filter_operand.split.add_to(parts, weights)
         cut = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), product, is_transposed, image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
@@ -187,10 +193,11 @@ def _knobs(choice: Im2colChoice) -> tuple[Knob, ...]:
     variant, is_transposed = cut.preferred
     tiling = wgmma_model.best(cut.tiled, choice.arch)
     whole_k = operands.instruction.stage_k
-    is_fixed = bool(product.reductions and product.steps)
-    stores = (1,) if is_fixed else (0, 1)
+    is_split = operands.instruction.is_split
+    is_fixed = bool(product.reductions and product.steps) or is_split
+    stores = (1,) if product.reductions and product.steps else (0, 1)
     swaps = (int(is_transposed),) if is_fixed or (operands.converted and len(product.variants) == 1) else (0, 1)
-    depths = (whole_k,) if operands.converted else (whole_k // 2, whole_k)
+    depths = (whole_k,) if operands.converted or is_split else (whole_k // 2, whole_k)
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),
         Knob(
@@ -232,6 +239,7 @@ class Params:
     RESIDENT_BLOCKS: int
     CHANNEL_BYTES: int
     CONVERTED: int
+    TF32X3: int
 
 
 @dataclass(frozen=True)
@@ -305,6 +313,7 @@ class _Cut(WgmmaCut):
             RESIDENT_BLOCKS=tile.resident_blocks,
             CHANNEL_BYTES=tile.row_bytes,
             CONVERTED=int(converted is not None),
+            TF32X3=int(instruction.is_split),
         )
         layout = (
             f"{params.SPATIAL}d{'fp'[params.PIXELS_ARE_ROWS]}{'km'[params.FILTER_MN_MAJOR]}{'t' * params.TRANSPOSED}"
@@ -346,7 +355,7 @@ class _Cut(WgmmaCut):
     def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:
         product = self.product
         work = Work(
-            flops=self.schedule.flops,
+            flops=product.operands.instruction.terms * self.schedule.flops,
             bytes=product.operands.read_bytes + written_bytes,
             unit=product.operands.instruction.unit,
             busy_s=wgmma_model.busy_seconds(product.product(self.is_transposed), self.tiling, arch),

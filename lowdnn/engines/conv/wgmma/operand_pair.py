@@ -43,6 +43,8 @@ class OperandPair:
         Copies take longer for channels past the end than for those that exist: no k block of few channels is half
         empty.
         """
+        if instruction.is_split:
+            return cls(instruction, image, replace(weights, is_split=True), STAGE_ROW_BYTES)
         half = STAGE_ROW_BYTES // 2
         halves = ceil_div(weights.depth * instruction.element_bytes, half)
         row_bytes = half if halves % 2 and halves <= _MAX_HALVES else STAGE_ROW_BYTES
@@ -91,7 +93,7 @@ class OperandPair:
         """Bytes that are read for the filter."""
         if self.converted and not self.converts_image:
             return self.converted.moved_bytes
-        return bytes_of((self.filter.tensor,))
+        return self.filter.split.size_bytes if self.filter.is_split else bytes_of((self.filter.tensor,))
 
     @property
     def read_bytes(self) -> int:
