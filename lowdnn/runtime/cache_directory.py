@@ -1,12 +1,15 @@
 """The directory of the disk cache: opened anew for each use, and checked and read through that one descriptor.
 
-Its contents run on the device, so the directory must be the user's or root's. There are three kinds:
+Its contents run on the device, so that entries come from a folder of the user's or root's alone. There are three kinds
+of directories:
 
 - the user's own, which nobody else may write: entries lie in its folder ``v1``;
-- one that a group may write (a volume of a team): the entries of each user lie in a folder of their own, ``v1-<uid>``;
+- one that a group may write (a volume of a team), of root or of anybody in a group of this process: the entries of each
+  user lie in a folder of their own, ``v1-<uid>``, which nobody else may write. Others can take its name away, and
+  cannot make one in its place that is the user's;
 - one that cannot be written (an image, a read-only volume): its entries are read.
 
-A symlink in place of either folder is refused, and so is a folder of another user, or one that everyone may write.
+A symlink in place of either folder is refused, and so is one that everyone may write, or whose owner is another one.
 """
 
 from __future__ import annotations
@@ -50,11 +53,11 @@ def opened(directory: Path, *, makes: bool) -> Iterator[EntryFolder]:
             directory.parent.mkdir(parents=True, exist_ok=True)
     outer = _opened_folder(str(directory), None, makes=makes)
     try:
-        is_shared = _check(outer, may_be_shared=True)
+        is_shared = _check_outer(outer)
         name = f"{_LAYOUT}-{os.getuid()}" if is_shared else _LAYOUT
         inner = _opened_folder(name, outer, makes=makes)
         try:
-            _check(inner, may_be_shared=False)
+            _check_inner(inner)
             yield EntryFolder(inner, directory / name)
         finally:
             os.close(inner)
@@ -88,12 +91,29 @@ def _opened_folder(path: str, parent: int | None, *, makes: bool) -> int:
     return _opened_folder(path, parent, makes=False)
 
 
-def _check(descriptor: int, *, may_be_shared: bool) -> bool:
-    """Whether a group may write the folder; raises DirectoryRefusedError where it must not be used."""
+def _check_outer(descriptor: int) -> bool:
+    """Whether a group may write the directory; raises DirectoryRefusedError where it must not be used."""
     status = os.fstat(descriptor)
+    if status.st_mode & stat.S_IWOTH:
+        raise DirectoryRefusedError(f"{_lets_others_write(status)}; a folder in it may be used")
+    is_shared = bool(status.st_mode & stat.S_IWGRP)
+    if not (is_shared and status.st_gid in (os.getegid(), *os.getgroups())):
+        _check_owner(status)
+    return is_shared
+
+
+def _check_inner(descriptor: int) -> None:
+    """Raises DirectoryRefusedError for a folder of entries that anybody but the user or root may write."""
+    status = os.fstat(descriptor)
+    _check_owner(status)
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise DirectoryRefusedError(_lets_others_write(status))
+
+
+def _check_owner(status: os.stat_result) -> None:
     if status.st_uid not in (os.getuid(), 0):
         raise DirectoryRefusedError(f"owned by user {status.st_uid}, not {os.getuid()} or root")
-    is_shared = bool(status.st_mode & stat.S_IWGRP)
-    if status.st_mode & stat.S_IWOTH or (is_shared and not may_be_shared):
-        raise DirectoryRefusedError(f"mode {stat.S_IMODE(status.st_mode):04o} lets others write")
-    return is_shared
+
+
+def _lets_others_write(status: os.stat_result) -> str:
+    return f"mode {stat.S_IMODE(status.st_mode):04o} lets others write"

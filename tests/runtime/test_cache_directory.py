@@ -99,6 +99,53 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
     check_refused(tmp_path / "theirs", "owned by user 12345")
 
 
+@pytest.mark.parametrize(
+    ("gid", "mode", "is_used"),
+    [(20000, 0o2770, True), (20000, 0o2750, False), (20001, 0o2770, False), (20001, 0o2772, False)],
+)
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_directory_of_another_user_of_the_group(gid: int, mode: int, is_used: bool) -> None:
+    """A process of user 12345 in group 20000 keeps its entries in a directory of user 11111's group 20000 alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        shared = Path(folder) / "team"
+        shared.mkdir()
+        os.chown(shared, 11111, gid)
+        shared.chmod(mode)
+        command = [sys.executable, "-c", WRITE_AS_ANOTHER, str(shared), KEY]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == ([True, "x"] if is_used else [False, None])
+        if is_used:
+            status = (shared / "v1-12345").stat()
+            assert (status.st_uid, status.st_mode & 0o777) == (12345, 0o700)
+
+
+#: As a container whose user is in the group of its volume, and whose own group is another one.
+WRITE_AS_ANOTHER = """
+import json, os, sys, warnings
+from pathlib import Path
+from lowdnn.runtime.cache import DiskCache
+os.setgroups([20000])
+os.setgid(12345)
+os.setuid(12345)
+warnings.simplefilter("ignore")
+cache = DiskCache(Path(sys.argv[1]))
+written, read = cache.put(sys.argv[2], b"x"), cache.get(sys.argv[2])
+print(json.dumps([written, None if read is None else read.decode()]))
+"""
+
+
+def test_a_new_folder_in_a_directory_that_everyone_may_write(tmp_path: Path) -> None:
+    """The empty volume of a container: mode 2777."""
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume").chmod(0o2777)
+    cache = DiskCache(tmp_path / "volume" / "lowdnn")
+    assert cache.put(KEY, b"x")
+    assert cache.get(KEY) == b"x"
+    check_refused(tmp_path / "volume", "mode 2777 lets others write; a folder in it may be used")
+
+
 @pytest.fixture
 def of_root() -> Iterator[Path]:
     """A cache that root has filled and that everyone may read."""
