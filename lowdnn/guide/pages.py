@@ -1,7 +1,7 @@
 """The pages of the guide by topic.
 
-A topic is a page's path below this folder without its ending: ``concepts``, ``recipes/attention``,
-``reference/pygraph``. A page is Markdown; that of a recipe is the program itself.
+A topic is a page's path below this folder without its ending: ``concepts``, ``failures/f4_hang``,
+``recipes/attention``. A page is Markdown; that of a recipe is the program itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from lowdnn.status import BadParamError
 
 _FOLDER = Path(__file__).parent
 _RECIPES = "recipes"
+#: The folders of pages, in the order of the list.
+_FOLDERS = ("production", "failures", "runbooks", _RECIPES, "reference")
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,8 @@ class Page:
 
 
 def topics() -> tuple[str, ...]:
-    """Every topic: pages, then recipes, then the reference."""
-    pages = sorted(path.stem for path in _FOLDER.glob("*.md"))
-    recipes = sorted(path.stem for path in (_FOLDER / _RECIPES).glob("*.py") if not path.stem.startswith("_"))
-    reference = sorted(path.stem for path in (_FOLDER / "reference").glob("*.md"))
-    return (*pages, *(f"{_RECIPES}/{name}" for name in recipes), *(f"reference/{name}" for name in reference))
+    """Every topic: pages of the folder itself, then those of the folders in it."""
+    return (*_stems(_FOLDER, "*.md"), *(f"{name}/{stem}" for name in _FOLDERS for stem in _in_folder(name)))
 
 
 def page(topic: str) -> Page:
@@ -51,3 +50,11 @@ def page(topic: str) -> Page:
         text = (_FOLDER / f"{topic}.md").read_text(encoding="utf-8")
         title = text.partition("\n")[0].lstrip("# ")
     return Page(topic, title, text)
+
+
+def _in_folder(name: str) -> list[str]:
+    return _stems(_FOLDER / name, "*.py" if name == _RECIPES else "*.md")
+
+
+def _stems(folder: Path, pattern: str) -> list[str]:
+    return sorted(path.stem for path in folder.glob(pattern) if not path.stem.startswith("_"))

@@ -19,7 +19,7 @@ _README = Path(__file__).resolve().parents[2] / "README.md"
 #: Markdown that speaks of lowdnn as it is; the changelog names what has gone, too.
 _DOCUMENTS = [
     path
-    for path in (*_README.parent.glob("*.md"), *Path(pages.__file__).parent.glob("*.md"))
+    for path in (*_README.parent.glob("*.md"), *Path(pages.__file__).parent.rglob("*.md"))
     if path.name != "CHANGELOG.md"
 ]
 #: The modules that documents name by these words.
