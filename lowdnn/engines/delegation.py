@@ -10,9 +10,9 @@ from operator import itemgetter
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.floor import Modelled, busy_time_s, floor_of, least_time
-from lowdnn.engines.model.clock import NOTHING_EXPOSED, launch_s, overlap
+from lowdnn.engines.model.clock import NOTHING_EXPOSED, launch_s, overlap, work_s
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.plan import Plan
+from lowdnn.plan import Launch, Plan
 
 
 def refusals(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -> str:
@@ -61,4 +61,11 @@ def _near_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
 
 def _time_s(plan: Plan, arch: ArchSpec) -> float:
     """The seconds of a plan's launches: those that their engine expects, otherwise an upper estimate."""
-    return sum(launch_s(arch, item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)
+    return sum(launch_s(arch, _busy_s(item, arch)) for item in plan.launches)
+
+
+def _busy_s(launch: Launch, arch: ArchSpec) -> float:
+    """Seconds of a launch. An engine may expect no arithmetic, which a lower bound adds."""
+    if not launch.work.busy_s:
+        return busy_time_s(launch, arch)
+    return max(launch.work.busy_s, work_s(launch.work, arch, NOTHING_EXPOSED))

@@ -25,7 +25,7 @@ from lowdnn.engines.base import (
     Knob,
     Refusal,
 )
-from lowdnn.engines.floor import Modelled
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions
@@ -158,7 +158,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
         return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem
 
 
-class MatmulWgmmaTf32x3(MatmulWgmma):
+class MatmulWgmmaTf32x3(MatmulWgmma, Floored):
     """``matmul_wgmma_tf32x3``: products of FLOAT as accurate as those of fp32, each of three TF32 products.
 
     The operand that gives the tiles' columns is split into parts by a launch of its own (``gemm/tf32_split.cu``), the
@@ -169,6 +169,9 @@ class MatmulWgmmaTf32x3(MatmulWgmma):
     index = 66
     terms: ClassVar[int] = TRUE_FP32_TERMS
     numerical_notes = tiles.TRUE_FP32_NOTES
+
+    def floor(self, contraction: Contraction) -> Floor:
+        return Floor(Multipliers.FASTEST, waste=self.terms)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
