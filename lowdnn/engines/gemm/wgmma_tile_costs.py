@@ -36,6 +36,10 @@ _SHARED_BYTES_PER_S = 276e9
 STAGE_S = 16e-9
 #: Seconds that are added to a stage whose sums are added up in full fp32.
 _PROMOTED_STAGE_S = 70e-9
+#: Columns of a tile whose A goes through registers in parts, for which the tensor cores wait as long as for fewer.
+_SPLIT_COLUMNS = 92
+#: Seconds that are added for 64 rows of such a stage if no other warpgroup multiplies while they are split and added.
+_LONE_SPLIT_S = 0.13e-6
 #: Share that is added to the multiplications of three warpgroups with 64 rows each and few columns.
 _NARROW_TEAM_LOSS = 0.1
 #: Columns from which on that share is not added.
@@ -78,6 +82,9 @@ def arithmetic_seconds(tile: WgmmaTile, machine: Machine) -> float:
     """Seconds of one stage at the tensor cores' sustained rate, with the wait for its promotion."""
     is_narrow_team = tile.m == 3 * WARPGROUP_ROWS and tile.n < _NARROW_TEAM_COLUMNS
     multiply = 2 * tile.m * tile.n * tile.k / machine.flops * (1 + _NARROW_TEAM_LOSS * is_narrow_team)
+    if tile.b_parts > 1:
+        is_alone = tile.warpgroups * tile.blocks_per_sm == 1
+        return multiply * max(1.0, _SPLIT_COLUMNS / tile.n) + is_alone * _LONE_SPLIT_S * (tile.m // WARPGROUP_ROWS)
     return multiply + _PROMOTED_STAGE_S * tile.is_promoted
 
 

@@ -104,3 +104,18 @@ def test_policies(policy: str, kernel_cache_dir: Path) -> None:
     with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
         for shape in ((128, 8, 0), (256, 8, 0)):
             check_exact(runtime, CONVOLUTIONS["fprop"], case.graph(), length=case.length, choices=tile(*shape))
+
+
+@pytest.mark.parametrize(
+    ("line", "tiles"),
+    [
+        ("c=512 hw=14x14 k=512", {(128, 128, 0), (64, 128, 1)}),
+        ("c=128 hw=28x28 k=128", {(64, 128, 1)}),
+        ("c=256 hw=14x14 k=256", {(128, 128, 0)}),
+        ("c=64 hw=56x56 k=64", {(256, 64, 0)}),
+    ],
+)
+def test_tiles_are_those_measured_fastest(line: str, tiles: set[tuple[int, int, int]]) -> None:
+    graph = parse_case(f"conv n=32 {line} rs=3x3 pad=1 dtype=fp32").graph()
+    defaults = {knob.type: knob.default for knob in CONVOLUTIONS["fprop"].knobs(graph, SM_90A)}
+    assert tuple(defaults[name] for name in (KnobType.TILE_M, KnobType.TILE_N, KnobType.WARP_SPEC_CFG)) in tiles

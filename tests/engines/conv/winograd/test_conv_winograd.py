@@ -153,7 +153,7 @@ def test_true_fp32_refuses_other_types() -> None:
 
 
 def test_products_of_true_fp32_are_those_of_wgmma() -> None:
-    """They are estimated faster than those of mma.sync, with the split of the filter's factors."""
+    """Products by wgmma are estimated faster than those by mma.sync, with the split of the filter's factors."""
     graph = parse_case("conv n=32 c=512 hw=28x28 k=512 rs=3x3 pad=1 dtype=fp32").graph()
     kernels = engine_named("conv_winograd_4x4_fp32").plan(graph, SM_90A, {}).kernels
     assert sum(kernel.name.startswith("matmul_wgmma_tf32x3") for kernel in kernels) == 1
