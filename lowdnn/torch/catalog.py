@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from lowdnn.torch.library import cross_entropy, residual_norms, rotary
 from lowdnn.torch.library.definition import Definition
 from lowdnn.torch.operation import Overload
@@ -11,8 +13,11 @@ from lowdnn.torch.operations import (
     convolution,
     group_norm,
     matmul,
+    packed_attention,
     pooling,
+    recurrent,
     row_norms,
+    scaled_matmul,
     softmax,
     upsampling,
 )
@@ -23,17 +28,35 @@ DEFINITIONS: tuple[Definition, ...] = (
     *cross_entropy.DEFINITIONS,
 )
 
-#: By the dispatcher's names.
-OVERLOADS: tuple[Overload, ...] = (
+_TAKEN_OVER: tuple[Overload, ...] = (
     *convolution.OVERLOADS,
     *matmul.OVERLOADS,
     *attention.OVERLOADS,
+    *packed_attention.OVERLOADS,
     *batch_norm.OVERLOADS,
     *row_norms.OVERLOADS,
     *group_norm.OVERLOADS,
     *softmax.OVERLOADS,
     *pooling.OVERLOADS,
     *upsampling.OVERLOADS,
+    *recurrent.OVERLOADS,
+    *scaled_matmul.OVERLOADS,
+)
+
+
+def _is_known(overload: Overload) -> bool:
+    """Whether this version of torch has the operation."""
+    name, _, variant = overload.qualified_name.partition(".")
+    try:
+        torch._C._dispatch_find_schema_or_throw(name, variant)
+    except RuntimeError:
+        return False
+    return True
+
+
+#: All that the dispatcher may run on lowdnn, by its names.
+OVERLOADS: tuple[Overload, ...] = (
+    *filter(_is_known, _TAKEN_OVER),
     *(item.overload for item in DEFINITIONS if item.overload is not None),
 )
 

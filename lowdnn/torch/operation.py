@@ -8,7 +8,7 @@ from typing import Any
 
 #: A call's tensors, with ABSENT for None, and everything else that its graphs depend on, hashable.
 Arguments = tuple[tuple[Any, ...], tuple[Any, ...]]
-#: The results of a call: a place, None, a ``Constant``, or a tuple of these.
+#: The results of a call: a place, None, a ``Constant``, a ``Piece``, a list of these, or a tuple of all.
 Result = Any
 
 
@@ -17,6 +17,28 @@ class Constant:
     """A result that is no tensor."""
 
     value: Any
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A result that is a contiguous part of what lies at a place, from an element of it on."""
+
+    place: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int
+
+
+class Given(float):
+    """A number that is the call's own: equal to all others, so that another one needs no other plan."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Given)
+
+    def __hash__(self) -> int:
+        return 0
 
 
 class Absent:

@@ -34,13 +34,18 @@ _TUNING_S = 2.0
 class Prepared:
     """A call whose plans are loaded.
 
-    new: the tensors to allocate.  steps: the launches, in order.  values: numbers on the host, which the plans read.
-    addresses: theirs, which follow the places of tensors.  result: places of the results.  label: for profilers.
+    new: the tensors to allocate.  parts: (place, offset in bytes) of what lies within them or within the call's own.
+    steps: the launches, in order.  values: numbers on the host, which the plans read.
+    addresses: theirs, which follow the places of tensors and parts.
+    given: (place among the values, place among the call's numbers) of those that each call has anew.
+    result: places of the results.  label: for profilers.
     """
 
     new: tuple[New, ...]
+    parts: tuple[tuple[int, int], ...]
     steps: tuple[LoadedStep, ...]
     values: tuple[Any, ...]
+    given: tuple[tuple[int, int], ...]
     addresses: tuple[int, ...]
     result: Result
     label: str
@@ -52,7 +57,7 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Raises ``Declined``, with the reason, for a call that the native kernel is to compute."""
     device = _device_of(tensors)
-    sketch = Sketch(tensors, alignment, is_deterministic=settings.deterministic)
+    sketch = Sketch(tensors, alignment, is_deterministic=settings.deterministic, allows_tf32=settings.allows_tf32)
     try:
         result = overload.sketch(sketch, *numbers)
         handle = memory.handle(device)
@@ -66,9 +71,13 @@ def prepare(
     except LowdnnError as error:
         raise Declined(str(error).splitlines()[0]) from error
     addresses = tuple(ctypes.addressof(value) for value in sketch.values)
+    places = {id(number): place for place, number in enumerate(numbers)}
+    given = tuple((place, places[id(number)]) for place, number in sketch.given)
     name = overload.name.removeprefix("lowdnn::")
     label = f"lowdnn::{name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
-    return Prepared(tuple(sketch.new), steps, tuple(sketch.values), addresses, result, label)
+    return Prepared(
+        tuple(sketch.new), tuple(sketch.parts), steps, tuple(sketch.values), given, addresses, result, label
+    )
 
 
 def _device_of(tensors: Sequence[Any]) -> Any:
@@ -118,9 +127,14 @@ def _regions(step: Step, sketch: Sketch) -> tuple[Region, ...]:
     targets: set[int] = set()
     for uid, place in step.places.items():
         if place >= 0 and uid in step.graph.tensors:
-            sizes[place] = max(sizes.get(place, 0), step.graph.tensors[uid].span_bytes)
+            # Packed sequences have room for the longest ones in the graph, but not in memory.
+            size_bytes = min(step.graph.tensors[uid].span_bytes, sketch.span_bytes(place))
+            sizes[place] = max(sizes.get(place, 0), size_bytes)
             targets |= {place} if uid in written else set()
-    return tuple(Region(place, size, place in targets, sketch.is_new(place)) for place, size in sizes.items())
+    return tuple(
+        Region(sketch.place_of(place), size, place in targets, place in targets and sketch.is_new(place))
+        for place, size in sizes.items()
+    )
 
 
 def _case_line(graph: OperationGraph) -> str:

@@ -225,7 +225,7 @@ class _Missing:
     """Stands for the native kernel of an operation that has none for this kind of tensors."""
 
     def __init__(self, name: str, key: str) -> None:
-        self._text = f"{name} has no native kernel for {key}, and lowdnn declined the call"
+        self._text = f"{name} has no native kernel for {key}, and lowdnn declined the call: explain() says why"
 
     def __call__(self, *_: object, **__: object) -> object:
         raise NotImplementedError(self._text)

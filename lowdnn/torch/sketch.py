@@ -20,6 +20,7 @@ from lowdnn.ops.base import outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.torch.operation import Given
 
 Dims = tuple[int, ...]
 
@@ -37,8 +38,15 @@ DATA_TYPES: dict[Any, DataType] = {
     torch.uint8: DataType.UINT8,
     torch.int8: DataType.INT8,
     torch.bool: DataType.BOOLEAN,
+    torch.float8_e4m3fn: DataType.FP8_E4M3,
+    torch.float8_e5m2: DataType.FP8_E5M2,
+    torch.float8_e8m0fnu: DataType.FP8_E8M0,
 }
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+#: Places of parts are numbered from here on while a call is sketched.
+_FIRST_PART = 1 << 20
 
 
 class Declined(Exception):
@@ -66,20 +74,27 @@ class Sketch:
     """The graphs of one call.
 
     tensors: the call's own, ABSENT where there is none.  new: the tensors that it returns.  steps: see ``end_step``.
-    values: numbers on the host that travel with the launches.  is_deterministic: whether each run has to give the same
-    bits.
+    parts: see ``part``.
+    values: numbers on the host that travel with the launches.  given: the places among them of the calls' own ones.
+    is_deterministic: whether each run has to give the same bits.
+    allows_tf32: whether products may round fp32 operands to TF32.
     """
 
-    def __init__(self, tensors: Sequence[Any], alignment: int, *, is_deterministic: bool = False) -> None:
+    def __init__(
+        self, tensors: Sequence[Any], alignment: int, *, is_deterministic: bool = False, allows_tf32: bool = False
+    ) -> None:
         """alignment: a power of two that divides the addresses of all tensors."""
         self.tensors = tensors
-        self.is_deterministic = is_deterministic
+        self.is_deterministic, self.allows_tf32 = is_deterministic, allows_tf32
         self.new: list[New] = []
+        self.parts: list[tuple[int, int]] = []
+        self.given: list[tuple[int, Given]] = []
         self.steps: list[Step] = []
         self.values: list[Any] = []
         self._alignment = alignment
         self._operations: list[Any] = []
         self._places: dict[int, int] = {}
+        self._kinds: list[New] = []
         self._uid = 0
 
     def allocate(self, shape: Sequence[int], dtype: Any, strides: Sequence[int] | None = None) -> int:
@@ -87,6 +102,13 @@ class Sketch:
         dims = tuple(shape)
         self.new.append(New(dims, packed_strides(dims) if strides is None else tuple(strides), dtype))
         return len(self.tensors) + len(self.new) - 1
+
+    def part(self, place: int, offset_bytes: int, shape: Sequence[int], dtype: Any) -> int:
+        """The place of a contiguous tensor that lies within another one; no two parts overlap."""
+        dims = tuple(shape)
+        self.parts.append((place, offset_bytes))
+        self._kinds.append(New(dims, packed_strides(dims), dtype))
+        return _FIRST_PART + len(self.parts) - 1
 
     def at(self, place: int, dims: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> Tensor:
         """A tensor of the graph that lies there, by default with the dims and strides of the place.
@@ -120,9 +142,11 @@ class Sketch:
         return Tensor(self._next(), data_type, ones, ones, MAX_ALIGNMENT, constant_value=value)
 
     def value(self, value: float, rank: int, data_type: DataType) -> Tensor:
-        """A number of type FLOAT or DOUBLE that travels with the launch: other ones need no other plan."""
+        """A number of type FLOAT or DOUBLE that travels with the launch; ``Given`` ones are those of each call."""
         ones = (1,) * rank
         tensor = Tensor(self._next(), data_type, ones, ones, MAX_ALIGNMENT, is_by_value=True)
+        if isinstance(value, Given):
+            self.given.append((len(self.values), value))
         self.values.append(ctypes.c_double(value) if data_type is DataType.DOUBLE else ctypes.c_float(value))
         self._places[tensor.uid] = -len(self.values)
         return tensor
@@ -148,7 +172,11 @@ class Sketch:
 
     def is_new(self, place: int) -> bool:
         """Whether the call allocates what lies there."""
-        return place >= len(self.tensors)
+        return self._whole(place) >= len(self.tensors)
+
+    def shape_at(self, place: int) -> Dims:
+        """The shape of what lies there."""
+        return self._lying_at(place).shape
 
     def strides_at(self, place: int) -> Dims:
         """The strides of what lies there."""
@@ -163,12 +191,27 @@ class Sketch:
         """Adds a graph that was made elsewhere. places: of its tensors in memory, by uid."""
         self.steps.append(Step(graph, dict(places)))
 
+    def span_bytes(self, place: int) -> int:
+        """The bytes from the first to the last element of what lies there."""
+        own = self._lying_at(place)
+        last = sum((extent - 1) * step for extent, step in zip(own.shape, own.strides, strict=True))
+        return (last + 1) * dtypes.info(data_type_of(own.dtype)).size_bytes
+
     def place_of(self, place: int) -> int:
-        """Where a step's tensor lies in the end: values come behind all tensors."""
-        return place if place >= 0 else len(self.tensors) + len(self.new) - 1 - place
+        """Where a step's tensor lies in the end: parts come behind all tensors, values behind all parts."""
+        count = len(self.tensors) + len(self.new)
+        if place >= _FIRST_PART:
+            return count + place - _FIRST_PART
+        return place if place >= 0 else count + len(self.parts) - 1 - place
+
+    def _whole(self, place: int) -> int:
+        """The place of the tensor that holds a part; other places are their own."""
+        return self.parts[place - _FIRST_PART][0] if place >= _FIRST_PART else place
 
     def _lying_at(self, place: int) -> New:
         """Shape, strides and type of a place."""
+        if place >= _FIRST_PART:
+            return self._kinds[place - _FIRST_PART]
         if self.is_new(place):
             return self.new[place - len(self.tensors)]
         tensor = self.tensors[place]

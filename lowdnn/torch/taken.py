@@ -7,6 +7,7 @@ costs a few microseconds. Only a call with a new key is planned.
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import addressof
 from operator import attrgetter, methodcaller
 from types import CodeType
 from typing import Any
@@ -16,7 +17,7 @@ from torch.autograd import profiler
 
 from lowdnn.torch.counts import Count, PathCounts
 from lowdnn.torch.memory import Memory
-from lowdnn.torch.operation import Constant, Overload
+from lowdnn.torch.operation import Constant, Overload, Piece
 from lowdnn.torch.planning import Prepared, prepare
 from lowdnn.torch.settings import Settings, SettingsKey, reader
 from lowdnn.torch.sketch import MAX_ALIGNMENT, Declined
@@ -78,25 +79,33 @@ class Run:
         self.tick = count.tick
         self._launch, self._steps = memory.launch, prepared.steps
         self._new = tuple((new.shape, new.strides, new.dtype) for new in prepared.new)
-        self._addresses = prepared.addresses
+        self._given = prepared.given
+        self._parts, self._addresses = prepared.parts, prepared.addresses
         self._collect = _collector(prepared.result)
 
-    def __call__(self, tensors: tuple[Any, ...], pointers: list[int]) -> Any:
+    def __call__(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...], pointers: list[int]) -> Any:
         """Allocates the results and launches."""
         self.tick()
         if profiler._is_profiler_enabled:
             with torch.profiler.record_function(self.prepared.label):
-                return self._launched(tensors, pointers)
-        return self._launched(tensors, pointers)
+                return self._launched(tensors, numbers, pointers)
+        return self._launched(tensors, numbers, pointers)
 
-    def _launched(self, tensors: tuple[Any, ...], pointers: list[int]) -> Any:
+    def _launched(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...], pointers: list[int]) -> Any:
         device = tensors[0].device
         allocate = torch.empty_strided
         made = [allocate(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self._new]
         for tensor in made:
             pointers.append(tensor.data_ptr())
+        for place, offset_bytes in self._parts:
+            pointers.append(pointers[place] + offset_bytes)
         if self._addresses:
             pointers.extend(self._addresses)
+        values = []
+        for place, number in self._given:
+            # Each call has memory of its own for them, since other threads may be in the same one.
+            values.append(type(self.prepared.values[place])(numbers[number]))
+            pointers[place - len(self._addresses)] = addressof(values[-1])
         self._launch(self._steps, pointers, device)
         return self._collect((*tensors, *made))
 
@@ -121,7 +130,7 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
         if found is None:
             found = find(key, tensors, numbers, bits & -bits, settings)
         if type(found) is Run:
-            return found(tensors, pointers)
+            return found(tensors, numbers, pointers)
         found.tick()
         return native(keys, *args, **kwargs)
 
@@ -143,12 +152,16 @@ def _collector(result: Any) -> Callable[[tuple[Any, ...]], Any]:
     """A function that picks a call's results out of the tensors at all places."""
     if isinstance(result, int):
         return lambda tensors: tensors[result]
-    if any(isinstance(place, Constant) for place in result):
+    if any(isinstance(place, (Constant, Piece, list)) for place in result):
         return lambda tensors: tuple([_picked(tensors, place) for place in result])
     return lambda tensors: tuple([None if place is None else tensors[place] for place in result])
 
 
 def _picked(tensors: tuple[Any, ...], place: Any) -> Any:
-    if place is None or isinstance(place, Constant):
-        return None if place is None else place.value
-    return tensors[place]
+    if isinstance(place, int):
+        return tensors[place]
+    if isinstance(place, Piece):
+        return tensors[place.place].as_strided(place.shape, place.strides, place.first)
+    if isinstance(place, list):
+        return [_picked(tensors, part) for part in place]
+    return None if place is None else place.value

@@ -90,3 +90,23 @@ def test_group_norm(face: Face, memory_format: Any) -> None:
     scale, bias = face.reals(6, dtype=torch.float32), face.reals(6, dtype=torch.float32)
     names = ("native_group_norm", "native_group_norm_backward")
     face.check(lambda x, *rest: F.group_norm(x, 3, *rest), x, scale, bias, taken=names, tolerance=1e-4)
+
+
+def test_cumulative_averages_need_one_plan(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """momentum=None: the factor of the running statistics is another one in each step."""
+    from lowdnn.torch import taken
+
+    planned: list[str] = []
+    prepare = taken.prepare
+    monkeypatch.setattr(
+        taken, "prepare", lambda overload, *given: planned.append(overload.name) or prepare(overload, *given)
+    )
+    native, own = (torch.nn.BatchNorm1d(5, momentum=None).to(face.torch_device) for _ in range(2))
+    for _ in range(4):
+        x = face.reals(7, 5, dtype=torch.float32)
+        native(x)
+        with face.enable():
+            own(x)
+    assert len(planned) == 1
+    torch.testing.assert_close(own.running_mean, native.running_mean)
+    torch.testing.assert_close(own.running_var, native.running_var)

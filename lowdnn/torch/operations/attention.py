@@ -31,6 +31,14 @@ _EFFICIENT_ROWS = 32
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Packed sequences.  offsets: the first row of each, and the end of the last.  row_elements: from row to row."""
+
+    offsets: Tensor
+    row_elements: int
+
+
+@dataclass(frozen=True)
 class Form:
     """The results of one entry beside o and the gradients.
 
@@ -107,9 +115,9 @@ def forward(form: Form) -> Callable[..., Result]:
         shape = (*q.shape[:3], v.shape[3])
         o = sketch.allocate(shape, q.dtype, _strides(form, q, shape))
         stats = _allocate_stats(sketch, form, q, has_stats)
-        graph = _Graph(sketch)
+        graph = AttentionGraph(sketch)
         made, log_sum_exp = graph.pygraph.sdpa(
-            graph.at(_Q), graph.at(_K), graph.at(_V), attn_scale=_scale(q, scale), bias=graph.bias(),
+            graph.at(_Q), graph.at(_K), graph.at(_V), attn_scale=scale_of(q, scale), bias=graph.bias(),
             use_causal_mask=causal, generate_stats=has_stats,
         )  # fmt: skip
         graph.bind(made, o)
@@ -128,11 +136,11 @@ def backward(form: Form) -> Callable[..., Result]:
         if any(mask[3:]):
             raise Declined("a gradient of the bias")
         places = [sketch.allocate(own.shape, own.dtype, _strides(form, own, own.shape)) for own in (q, k, v)]
-        graph = _Graph(sketch)
+        graph = AttentionGraph(sketch)
         stats = graph.at(_STATS, *_stats_layout(q, tuple(sketch.tensors[_STATS].stride())))
         gradients = graph.pygraph.sdpa_backward(
             graph.at(_Q), graph.at(_K), graph.at(_V), graph.at(_O), graph.at(_DO), stats,
-            attn_scale=_scale(q, scale), bias=graph.bias(), use_causal_mask=causal,
+            attn_scale=scale_of(q, scale), bias=graph.bias(), use_causal_mask=causal,
             use_deterministic_algorithm=sketch.is_deterministic,
         )  # fmt: skip
         for tensor, place in zip(gradients, places, strict=True):
@@ -152,7 +160,7 @@ def efficient_backward_native(native: Callable[..., Any], keys: Any, *args: Any,
     return native(keys, *args, **kwargs)
 
 
-class _Graph:
+class AttentionGraph:
     """A pygraph whose tensors lie at places of a sketch."""
 
     def __init__(self, sketch: Sketch) -> None:
@@ -163,14 +171,13 @@ class _Graph:
         self._sketch = sketch
         self._outputs: list[Tensor] = []
 
-    def at(self, place: int, dims: Dims | None = None, strides: Dims | None = None) -> Tensor:
+    def at(self, place: int, dims: Dims | None = None, strides: Dims | None = None, rows: Rows | None = None) -> Tensor:
         """An input that lies there."""
         own = self._sketch.at(place, dims, strides)
         if own.alignment_bytes < MAX_ALIGNMENT:
             raise Declined(f"an address that is no multiple of {MAX_ALIGNMENT} bytes")
-        uid = len(self.places) + 1
-        self.places[uid] = place
-        return self.pygraph.tensor(own.dims, own.strides, data_type[own.data_type.name], uid=uid)
+        found = self.pygraph.tensor(own.dims, own.strides, data_type[own.data_type.name], uid=self._uid(place))
+        return self._packed(found, rows)
 
     def bias(self) -> Tensor | None:
         """The bias, with 1 where torch repeats it."""
@@ -182,13 +189,24 @@ class _Graph:
         dims = tuple(extent if stride else 1 for extent, stride in zip(shape, strides, strict=True))
         return self.at(_BIAS, dims, strides)
 
-    def bind(self, tensor: Tensor, place: int, dims: Dims | None = None, strides: Dims | None = None) -> None:
+    def bind(
+        self, tensor: Tensor, place: int, dims: Dims | None = None, strides: Dims | None = None,
+        rows: Rows | None = None,
+    ) -> None:  # fmt: skip
         """Makes a tensor an output that lies there."""
         own = self._sketch.at(place, dims, strides)
+        tensor.set_output(True).set_uid(self._uid(place)).set_dim(own.dims).set_stride(own.strides)
+        self._packed(tensor, rows).set_data_type(data_type[own.data_type.name])
+
+    def _uid(self, place: int) -> int:
         uid = len(self.places) + 1
         self.places[uid] = place
-        tensor.set_output(True).set_uid(uid).set_dim(own.dims).set_stride(own.strides)
-        tensor.set_data_type(data_type[own.data_type.name])
+        return uid
+
+    def _packed(self, tensor: Tensor, rows: Rows | None) -> Tensor:
+        if rows is not None:
+            tensor.set_ragged_offset(rows.offsets).set_ragged_offset_multiplier(rows.row_elements)
+        return tensor
 
     def built(self) -> OperationGraph:
         return self.pygraph.operation_graph()
@@ -229,8 +247,8 @@ def _stats_layout(q: Any, strides: Dims) -> tuple[Dims, Dims]:
     return (*q.shape[:3], 1), (*strides[:3], 1)
 
 
-def _scale(q: Any, scale: float | None) -> float:
-    return float(q.shape[3] ** -0.5 if scale is None else scale)
+def scale_of(q: Any, scale: float | None) -> float:
+    return float(q.shape[-1] ** -0.5 if scale is None else scale)
 
 
 def _strides(form: Form, like: Any, shape: Sequence[int]) -> Dims:
@@ -265,8 +283,12 @@ def _rounded_up(queries: int) -> int:
 def _flash_rest(sketch: Sketch) -> tuple[Any, ...]:
     """No cumulated lengths; the longest ones; a random state; no mask."""
     q, k = sketch.tensors[_Q], sketch.tensors[_K]
-    state = sketch.allocate((2,), torch.uint64), sketch.allocate((), torch.uint64)
-    return None, None, Constant(q.shape[2]), Constant(k.shape[2]), *state, sketch.allocate((0,), q.dtype)
+    return None, None, Constant(q.shape[2]), Constant(k.shape[2]), *flash_state(sketch, q)
+
+
+def flash_state(sketch: Sketch, q: Any) -> tuple[int, int, int]:
+    """The places of a random state, and of no mask to debug with."""
+    return sketch.allocate((2,), torch.uint64), sketch.allocate((), torch.uint64), sketch.allocate((0,), q.dtype)
 
 
 def _cudnn_rest(sketch: Sketch) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.torch.operation import ABSENT, Arguments, Overload, Result, optional
+from lowdnn.torch.operation import ABSENT, Arguments, Given, Overload, Result, optional
 from lowdnn.torch.operations.statistics import statistics_type
 from lowdnn.torch.sketch import FLOATS, Declined, Sketch, compute_type_of, name_of, suggested_strides
 
@@ -23,11 +23,11 @@ def read(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
 ) -> Arguments:
     tensors = x, optional(weight), optional(bias), optional(running_mean), optional(running_var)
-    return tensors, (training, momentum, eps)
+    return tensors, (training, Given(momentum), eps)
 
 
 def read_without_statistics(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Arguments:
-    return (x, optional(weight), optional(bias), ABSENT, ABSENT), (training, momentum, eps)
+    return (x, optional(weight), optional(bias), ABSENT, ABSENT), (training, Given(momentum), eps)
 
 
 def forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:

@@ -15,11 +15,11 @@ _A, _B, _C, _OUT = 0, 1, 2, 3
 
 
 def read_product(a: Any, b: Any, *, out: Any = None) -> Arguments:
-    return (a, b, ABSENT, optional(out)), (0, 1, _overlaps(out, a, b))
+    return (a, b, ABSENT, optional(out)), (0, 1, overlaps(out, a, b))
 
 
 def read_sum(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Arguments:
-    return (a, b, c, optional(out)), (beta, alpha, _overlaps(out, a, b))
+    return (a, b, c, optional(out)), (beta, alpha, overlaps(out, a, b))
 
 
 def of_rank(rank: int) -> Callable[..., Result]:
@@ -28,15 +28,15 @@ def of_rank(rank: int) -> Callable[..., Result]:
     def product(sketch: Sketch, beta: float, alpha: float, overlaps: bool) -> Result:
         a, b, c, out = sketch.tensors
         check_floats(a, b, c, out)
-        shape = _output_shape(a, b, rank)
+        shape = product_shape(a, b, rank)
         if overlaps or (out.shape is not None and tuple(out.shape) != shape):
             raise Declined("an output of other dims, or one that overlaps an operand")
         y = sketch.allocate(shape, a.dtype) if out.shape is None else _OUT
-        target = _as_batch(sketch, y)
+        target = as_batch(sketch, y)
         compute = compute_type_of(data_type_of(a.dtype))
         adds = c.shape is not None and beta != 0
         sum_of_products = target if not adds and alpha == 1 else sketch.virtual(target.dims, compute)
-        left, right = _as_batch(sketch, _A), _as_batch(sketch, _B)
+        left, right = as_batch(sketch, _A), as_batch(sketch, _B)
         sketch.add(MatmulOperation(Matmul(compute), left, right, sum_of_products))
         if adds:
             alphas = (float(alpha), float(beta))
@@ -51,7 +51,7 @@ def of_rank(rank: int) -> Callable[..., Result]:
     return product
 
 
-def _output_shape(a: Any, b: Any, rank: int) -> Dims:
+def product_shape(a: Any, b: Any, rank: int) -> Dims:
     if len(a.shape) != rank or len(b.shape) != rank or a.shape[-1] != b.shape[-2]:
         raise Declined(f"a product of dims {list(a.shape)} and {list(b.shape)}")
     if a.shape[:-2] != b.shape[:-2]:
@@ -59,7 +59,7 @@ def _output_shape(a: Any, b: Any, rank: int) -> Dims:
     return (*a.shape[:-1], b.shape[-1])
 
 
-def _as_batch(sketch: Sketch, place: int) -> Tensor:
+def as_batch(sketch: Sketch, place: int) -> Tensor:
     """The matrices at a place as a tensor of rank 3."""
     tensor = sketch.at(place)
     if tensor.rank == 3:
@@ -77,7 +77,7 @@ def _repeated(sketch: Sketch, c: Any, dims: Dims) -> Tensor:
     return sketch.at(_C, (1,) * missing + shape, (0,) * missing + strides)
 
 
-def _overlaps(out: Any, *operands: Any) -> bool:
+def overlaps(out: Any, *operands: Any) -> bool:
     """Whether the output begins where an operand does."""
     return out is not None and any(out.data_ptr() == operand.data_ptr() for operand in operands)
 

@@ -1,0 +1,137 @@
+"""RNN, LSTM and GRU through PyTorch's entry to cuDNN, with their gradients, against PyTorch's networks on the CPU."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from lowdnn.status import NotSupportedError
+from tests.torch.support import Face
+
+torch: Any = pytest.importorskip("torch", reason="torch's operations are under test")
+nn = torch.nn
+
+_INPUT, _HIDDEN, _BATCH, _LENGTH = 6, 8, 3, 5
+_TAKEN = {"_cudnn_rnn", "_cudnn_rnn_backward"}
+
+
+class Network:
+    """One of torch's networks, with its weights also in one buffer as cuDNN has them."""
+
+    def __init__(self, face: Face, kind: str, mode: int, dtype: Any, **options: Any) -> None:
+        self.mode, self.device = mode, face.torch_device
+        self.module = getattr(nn, kind)(_INPUT, _HIDDEN, **options).double()
+        for parameter in self.module.parameters():
+            parameter.data = parameter.data.to(dtype).double()
+        flat = self.module._flat_weights
+        self.per_layer = 2 + 2 * self.module.bias + bool(self.module.proj_size)
+        layers = [flat[first : first + self.per_layer] for first in range(0, len(flat), self.per_layer)]
+        is_matrix = [weight for layer in layers for weight in layer if weight.dim() == 2]
+        is_bias = [weight for layer in layers for weight in layer if weight.dim() == 1]
+        inside = [weight.detach().to(self.device, dtype) for weight in (*is_matrix, *is_bias)]
+        self.buffer = torch.cat([weight.reshape(-1) for weight in inside])
+        places, first = {}, 0
+        for own, weight in zip((*is_matrix, *is_bias), inside, strict=True):
+            places[own] = self.buffer[first : first + weight.numel()].view(weight.shape).requires_grad_()
+            first += weight.numel()
+        self.weights = [places[weight] for weight in flat]
+
+    def inputs(self, dtype: Any) -> list[Any]:
+        module = self.module
+        rows = (_BATCH, _LENGTH) if module.batch_first else (_LENGTH, _BATCH)
+        count = module.num_layers * (2 if module.bidirectional else 1)
+        shapes = [(*rows, _INPUT), (count, _BATCH, module.proj_size or _HIDDEN)]
+        shapes += [(count, _BATCH, _HIDDEN)] if self.mode == 2 else []
+        return [torch.randn(shape, dtype=torch.float64).to(dtype).to(self.device).requires_grad_() for shape in shapes]
+
+    def call(self, inputs: list[Any], *, training: bool = True, dropout: float = 0.0) -> tuple[Any, ...]:
+        module, (x, hx, *cx) = self.module, inputs
+        return torch.ops.aten._cudnn_rnn(
+            x, self.weights, self.per_layer, self.buffer, hx, cx[0] if cx else None, self.mode, _HIDDEN,
+            module.proj_size, module.num_layers, module.batch_first, dropout, training, module.bidirectional, [], None,
+        )  # fmt: skip
+
+    def reference(self, inputs: list[Any]) -> tuple[list[Any], list[Any]]:
+        leaves = [leaf.detach().cpu().double().requires_grad_() for leaf in inputs]
+        x, *states = leaves
+        y, last = self.module(x, tuple(states) if self.mode == 2 else states[0])
+        results = [y, *(last if self.mode == 2 else [last])]
+        return results, torch.autograd.grad(weighted(results), [*leaves, *self.module._flat_weights])
+
+
+def weighted(results: list[Any]) -> Any:
+    total = 0.0
+    for result in results:
+        weights = torch.arange(result.numel(), device=result.device).remainder(3).reshape(result.shape)
+        total = total + (result.double() * weights).sum()
+    return total
+
+
+NETWORKS = {
+    "LSTM of two layers": ("LSTM", 2, {"num_layers": 2}),
+    "LSTM with projections": ("LSTM", 2, {"proj_size": 5, "bidirectional": True}),
+    "GRU in both directions": ("GRU", 3, {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    "RNN with tanh": ("RNN", 1, {"batch_first": True}),
+    "RNN with relu": ("RNN", 0, {"nonlinearity": "relu", "bias": False}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_networks_and_their_gradients(face: Face, name: str, dtype: Any) -> None:
+    kind, mode, options = NETWORKS[name]
+    network = Network(face, kind, mode, dtype, **options)
+    inputs = network.inputs(dtype)
+    wanted, gradients = network.reference(inputs)
+    before = face.counts()
+    with face.enable(["rnn"]), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        y, hy, cy, _, _ = network.call(inputs)
+        found = [y, hy, *([cy] if mode == 2 else [])]
+        own = torch.autograd.grad(weighted(found), [*inputs, *network.weights])
+    assert {key[0] for key, calls in face.counts().items() if not key[1] and calls != before.get(key, 0)} == _TAKEN
+    for value, other in zip((*found, *own), (*wanted, *gradients), strict=True):
+        assert value.shape == other.shape
+        error = (value.detach().cpu().double() - other.detach()).abs().max().item()
+        assert error <= 40 * torch.finfo(dtype).eps * max(1.0, other.abs().max().item())
+
+
+def test_inference_keeps_nothing(face: Face) -> None:
+    network = Network(face, "LSTM", 2, torch.float32)
+    inputs = network.inputs(torch.float32)
+    with face.enable(["rnn"]), torch.no_grad():
+        y, _, _, reserve, buffer = network.call(inputs, training=False)
+    assert reserve.numel() == 0
+    assert buffer.data_ptr() == network.buffer.data_ptr()
+    torch.testing.assert_close(y.cpu(), network.reference(inputs)[0][0].detach().float(), rtol=2e-3, atol=2e-3)
+
+
+def test_calls_that_cudnn_computes(face: Face) -> None:
+    """Dropout, and weights outside of the buffer; on the CPU there is no cuDNN to turn to."""
+    network = Network(face, "LSTM", 2, torch.float32, num_layers=2)
+    inputs = network.inputs(torch.float32)
+    before = face.counts()
+    for change in ({"dropout": 0.5}, {}):
+        with face.enable(["rnn"]), suppress(NotImplementedError, RuntimeError):
+            network.call(inputs, **change)
+        network.weights[0] = network.weights[0].detach().clone()
+    reasons = {key[1] for key, calls in face.counts().items() if calls != before.get(key, 0)}
+    assert reasons >= {
+        "dropout between layers, whose random numbers are torch's own",
+        "weights that do not lie in one buffer: see flatten_parameters",
+    }
+
+
+def test_cudnn_does_not_read_what_lowdnn_has_saved(face: Face) -> None:
+    network = Network(face, "GRU", 3, torch.float32)
+    inputs = network.inputs(torch.float32)
+    with face.enable(["rnn"]):
+        y, *_ = network.call(inputs)
+        reserve = y.grad_fn._saved_result3
+        arguments = (
+            inputs[0][:, :2], network.weights, 4, network.buffer, inputs[1][:, :2], None, y[:, :2], y[:, :2], None,
+            None, 3, _HIDDEN, 0, 1, False, 0.0, True, False, [], None, reserve, [True] * 4,
+        )  # fmt: skip
+        with torch.no_grad(), pytest.raises(NotSupportedError, match=r"keep lowdnn\.torch enabled"):
+            torch.ops.aten._cudnn_rnn_backward(*arguments)
