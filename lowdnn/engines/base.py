@@ -14,8 +14,13 @@ from lowdnn.graph.ragged_pattern import packed_uids
 from lowdnn.ops.base import HasPorts, inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.plan import KernelRef, Plan, PlanTensor
 from lowdnn.status import BadParamError, Status
+
+#: Operations whose operands in FLOAT a kernel may round to TF32.
+_CONTRACTIONS = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward
 
 Choices = Mapping[KnobType, int]
 Anchors = tuple[type[HasPorts], ...]
@@ -111,7 +116,7 @@ class HasNumericalNotes(Protocol):
 
 def keeps_precision(noted: HasNumericalNotes, graph: OperationGraph) -> bool:
     """Whether an engine or a plan uses the graph's inputs unrounded; some round fp32 operands to TF32."""
-    contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
+    contractions = (op for op in graph.operations if isinstance(op, _CONTRACTIONS))
     has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
     return not (has_float and NumericalNote.TF32_INPUTS in noted.numerical_notes)
 

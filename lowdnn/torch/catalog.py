@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lowdnn.torch.library import cross_entropy, residual_norms, rotary
+from lowdnn.torch.library import block_scaling, cross_entropy, experts, residual_norms, rotary, score_attention
 from lowdnn.torch.library.definition import Definition
 from lowdnn.torch.operation import Overload
 from lowdnn.torch.operations import (
@@ -26,6 +26,9 @@ DEFINITIONS: tuple[Definition, ...] = (
     *rotary.DEFINITIONS,
     *residual_norms.DEFINITIONS,
     *cross_entropy.DEFINITIONS,
+    *experts.DEFINITIONS,
+    *block_scaling.DEFINITIONS,
+    *score_attention.DEFINITIONS,
 )
 
 _TAKEN_OVER: tuple[Overload, ...] = (

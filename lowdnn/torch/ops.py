@@ -8,11 +8,24 @@ emulated device within ``lowdnn.torch.enable("emulated")``. All work under autog
 from __future__ import annotations
 
 from lowdnn.torch.catalog import DEFINITIONS
+from lowdnn.torch.library.block_scaling import block_scale_dequantize, block_scale_quantize
 from lowdnn.torch.library.cross_entropy import cross_entropy, log_sum_exp
+from lowdnn.torch.library.experts import grouped_matmul
 from lowdnn.torch.library.registration import define
 from lowdnn.torch.library.residual_norms import add_layer_norm, add_rms_norm
 from lowdnn.torch.library.rotary import rotary_embedding
+from lowdnn.torch.library.score_attention import attention
 
-__all__ = ["add_layer_norm", "add_rms_norm", "cross_entropy", "log_sum_exp", "rotary_embedding"]
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "attention",
+    "block_scale_dequantize",
+    "block_scale_quantize",
+    "cross_entropy",
+    "grouped_matmul",
+    "log_sum_exp",
+    "rotary_embedding",
+]
 
 define(DEFINITIONS)

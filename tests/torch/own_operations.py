@@ -13,11 +13,12 @@ ROUNDINGS = 8
 
 def check_values(
     face: Face, call: Callable[..., Any], reference: Callable[..., Any], *leaves: Any, taken: Sequence[str],
-    roundings: int = ROUNDINGS,
+    roundings: int = ROUNDINGS, rounded_to: Any = None,
 ) -> None:  # fmt: skip
     """Fails unless ``call`` and its gradients run on the operations ``taken`` and are close to those of ``reference``.
 
     reference: computes the same in PyTorch, and is given the leaves in float64.
+    rounded_to: the type that intermediates are rounded to; by default each result's own.
     """
     import torch
 
@@ -34,18 +35,23 @@ def check_values(
     for number, (value, expected) in enumerate(zip(found, wanted, strict=True)):
         assert value.shape == expected.shape, number
         error = (value.double() - expected.double()).abs().max().item()
-        allowed = roundings * torch.finfo(value.dtype).eps * max(1.0, expected.abs().max().item())
+        allowed = roundings * torch.finfo(rounded_to or value.dtype).eps * max(1.0, expected.abs().max().item())
         assert error <= allowed, f"result {number}: off by {error:.3g}, where {allowed:.3g} is allowed"
 
 
-def check_registration(face: Face, name: str, *arguments: Any) -> None:
-    """torch's own checks of an operation: schema, gradients, results without data, ``torch.compile``."""
+#: torch's checks of an operation: schema, results without data, gradients, ``torch.compile``.
+_CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
+
+
+def check_registration(face: Face, name: str, *arguments: Any, without: Sequence[str] = ()) -> None:
+    """Runs torch's own checks of an operation.  without: names of checks that fail for types of the arguments."""
     import torch
 
     operation = getattr(torch.ops.lowdnn, name).default
-    torch.library.opcheck(operation, arguments)
+    checks = tuple(name for name in _CHECKS if name not in without)
+    torch.library.opcheck(operation, arguments, test_utils=checks)
     with face.enable():
-        torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
+        torch.library.opcheck(operation, arguments, test_utils=tuple(name for name in checks if name in _CHECKS[:2]))
 
 
 def check_compiled(face: Face, call: Callable[..., Any], *leaves: Any) -> None:
