@@ -3,7 +3,8 @@
 A dataclass becomes ``{"class": name, field: value...}``, an enum member ``{"enum": class, "name": member}``, a tuple a
 list, a float that JSON has no number for ``{"float": "inf"}``, a fraction ``{"fraction": [1, 2]}``. Reading builds only
 classes that the codec was given and only with every field present and of its declared type: nothing in the text is
-trusted.
+trusted. A field that was added later on (``LEFT_OUT``) is left out where it has its default, as in documents from
+before it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from enum import Enum
 from fractions import Fraction
 from functools import cache, cached_property, reduce
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lowdnn.documents import NAME_RULE, is_name, place, shown
 from lowdnn.status import BadParamError
 
 DataclassT = TypeVar("DataclassT")
+
+#: The metadata of fields that documents leave out where they have their default: those that were added later on.
+LEFT_OUT: Final = "lowdnn.left_out"
 
 #: Types of values that JSON holds as they are; floats apart, of which it has no inf and nan.
 _PLAIN = frozenset((int, str, bool, type(None)))
@@ -38,7 +42,11 @@ def encode(value: object) -> Any:
     if isinstance(value, Enum):
         return {"enum": kind.__name__, "name": value.name}
     if is_dataclass(kind):
-        return {"class": kind.__name__} | {name: encode(getattr(value, name)) for name in _names(kind)}
+        found = {name: encode(getattr(value, name)) for name in _names(kind)}
+        for name, default in _left_out(kind).items():
+            if getattr(value, name) == default:
+                del found[name]
+        return {"class": kind.__name__} | found
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, Fraction):
@@ -104,9 +112,10 @@ class Codec:
         if cls is None:
             raise _Misfit(f"one of {sorted(self._classes)}", name)
         rules = self._rules[cls]
-        if value.keys() != {"class", *rules}:
+        absent = _left_out(cls).keys() - value.keys()
+        if value.keys() != {"class", *rules} - absent:
             raise _Misfit(f"the fields of {name}", sorted(value))
-        values = {field: self._decode_at(field, value[field]) for field in rules}
+        values = {field: self._decode_at(field, value[field]) for field in rules if field not in absent}
         for field, item in values.items():
             hint, fits = rules[field]
             if not fits(item):
@@ -133,6 +142,12 @@ class _Misfit(Exception):
 @cache
 def _names(cls: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
+
+
+@cache
+def _left_out(cls: type) -> dict[str, Any]:
+    """The fields that are left out where they have their default, with that default."""
+    return {f.name: f.default for f in fields(cls) if f.metadata.get(LEFT_OUT)}
 
 
 def _decode_float(name: Any) -> float:

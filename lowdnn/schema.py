@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, Final
 
+from lowdnn.codec import LEFT_OUT
 from lowdnn.enums import (
     AttributeName,
     AttributeType,
@@ -131,9 +132,10 @@ def tensor_input(name: AttributeName | None = None, *, or_number: bool = False, 
     return _tensor(name, "input", default, (AttributeType.INT64,) if or_number else ())
 
 
-def tensor_inputs(name: AttributeName | None = None) -> Any:
-    """A field that holds one or more input tensors of an operation, as a tuple."""
-    return _tensor(name, "input", MISSING, max_count=MAX_TENSORS)
+def tensor_inputs(name: AttributeName | None = None, *, is_optional: bool = False) -> Any:
+    """A field that holds one or more input tensors of an operation, as a tuple; or none, if ``is_optional``, and then
+    documents leave it out."""
+    return _tensor(name, "input", () if is_optional else MISSING, max_count=MAX_TENSORS)
 
 
 def tensor_output(name: AttributeName | None = None, *, default: Any = MISSING) -> Any:
@@ -157,7 +159,7 @@ def _tensor(
 ) -> Any:
     types = (AttributeType.BACKEND_DESCRIPTOR, *others)
     declared = Attribute(name, types, max_count, (DescriptorType.TENSOR,), role)
-    return field(default=default, metadata={_KEY: declared})
+    return field(default=default, metadata={_KEY: declared, LEFT_OUT: default == ()})
 
 
 @cache

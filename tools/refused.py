@@ -37,7 +37,6 @@ class Ignored:
     why: str
 
 
-_NO_PEERS = "add up the statistics of the devices between genstats and bn_finalize"
 _SDPA = ("sdpa", "sdpa_fp8", "sdpa_backward", "sdpa_fp8_backward")
 _MOVES = ("reshape", "transpose", "slice", "concatenate")
 _NORMS = ("batchnorm", "layernorm", "rmsnorm", "instancenorm", "groupnorm", "adalayernorm", "lrn")
@@ -90,8 +89,6 @@ IGNORED_ARGUMENTS: Final = (
 #: Arguments that are refused unless they are what is named: the argument, what it may be, and what to do instead.
 REFUSED_ARGUMENTS: Final = (
     ("deserialize.enforce_precompiled", "False", "ship the disk cache of kernels with the plan"),
-    ("batchnorm.peer_stats", "none", _NO_PEERS),
-    ("batchnorm_backward.peer_stats", "none", _NO_PEERS),
     ("reduction.group_offset", "None", "reduce each group by an operation of its own"),
     ("block_scale_quantize.group_offset", "None", "quantise each group by an operation of its own"),
     ("block_scale_dequantize.is_negative_scale", "False", "negate the result"),

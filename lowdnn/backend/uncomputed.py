@@ -16,7 +16,7 @@ from lowdnn.backend.values import HostAddress, ReadAddress
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, SignalMode, TensorReordering
 from lowdnn.ops import catalog
 from lowdnn.ops.tensor import Tensor
-from lowdnn.schema import MAX_TENSORS, Attribute, attribute, attributes_of, tensor_input, tensor_output
+from lowdnn.schema import Attribute, attribute, attributes_of, tensor_input, tensor_output
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError, UnsupportedDataTypeError
 
 N, T, D = AttributeName, AttributeType, DescriptorType
@@ -222,18 +222,15 @@ def _flat(values: Any) -> Iterator[Any]:
         yield from value if isinstance(value, tuple) else (value,)
 
 
-def _tensor(name: AttributeName, *others: AttributeType, many: bool = False) -> Attribute:
-    return Attribute(name, (T.BACKEND_DESCRIPTOR, *others), MAX_TENSORS if many else 1, (D.TENSOR,), required=False)
+def _tensor(name: AttributeName, *others: AttributeType) -> Attribute:
+    return Attribute(name, (T.BACKEND_DESCRIPTOR, *others), 1, (D.TENSOR,), required=False)
 
 
 _NO_GROUPS = "reduce each group by an operation of its own"
-_NO_PEERS = "add up the statistics of the devices between genstats and the finalising of batch normalisation"
 
 #: By descriptor type: the attributes, each with what to do instead.
 UNCOMPUTED_ATTRIBUTES: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
     D.OPERATION_REDUCTION: ((_tensor(N.OPERATION_REDUCTION_GROUP_OFFSET_DESC), _NO_GROUPS),),
-    D.OPERATION_NORM_FORWARD: ((_tensor(N.OPERATION_NORM_FWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),
-    D.OPERATION_NORM_BACKWARD: ((_tensor(N.OPERATION_NORM_BWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),
     D.OPERATION_EXPAND_BAND_MATRIX: (
         (_tensor(N.OPERATION_EXPAND_BAND_MATRIX_KV_TOKEN_OFFSET_DESC), "slice y from the first token on"),
         (_tensor(N.OPERATION_EXPAND_BAND_MATRIX_SPECULATIVE_MASK_DESC), "select by the mask behind the operation"),

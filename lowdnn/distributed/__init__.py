@@ -19,6 +19,7 @@ from lowdnn.distributed.in_process import InProcessCommunicator, run_in_threads
 from lowdnn.distributed.launching import launch
 from lowdnn.distributed.meeting_point import MeetingPoint
 from lowdnn.distributed.nccl import NcclCommunicator, connect
+from lowdnn.distributed.peer_buffers import PeerBuffers
 from lowdnn.distributed.place import Place
 from lowdnn.distributed.rank_sum import RankSum
 from lowdnn.distributed.rendezvous import Meeting, Members, everyone, identifier, survivors
@@ -38,6 +39,7 @@ __all__ = [
     "MeetingPoint",
     "Members",
     "NcclCommunicator",
+    "PeerBuffers",
     "PeerFailedError",
     "Place",
     "RankSum",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lowdnn.enums import BnFinalizeStatsMode, DataType, NormFwdPhase, NormMode
 from lowdnn.frontend.graph_tensor import Tensor
@@ -100,8 +100,12 @@ class _PortsNode(Ports):
                 output.set_stride(strides_like(x, output.get_dim()))
 
     def _lowered(self, outputs: tuple[Tensor, ...], lowered: Lowered) -> dict[str, object]:
-        tensors = {**self.given, **dict(zip(self.made, outputs, strict=True))}
-        return {port: lowered(tensor) for port, tensor in tensors.items()}
+        """The operation's fields; ports such as ``peer_stats[0]`` and ``peer_stats[1]`` become one tuple."""
+        found: dict[str, Any] = {}
+        for port, tensor in {**self.given, **dict(zip(self.made, outputs, strict=True))}.items():
+            name, is_many, _ = port.partition("[")
+            found[name] = (*found.get(name, ()), lowered(tensor)) if is_many else lowered(tensor)
+        return found
 
 
 @dataclass(frozen=True)

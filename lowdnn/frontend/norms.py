@@ -8,7 +8,7 @@ are fixed in the graph. Without scale and bias nothing is scaled. Outputs that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lowdnn.checks import sequence
 from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode
@@ -22,7 +22,7 @@ from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
 from lowdnn.frontend.norm_nodes import AlikeNode, BnFinalizeNode, NormBackwardNode, NormForwardNode
 from lowdnn.ops.divisive_normalization import DivisiveNormalizationBackward, DivisiveNormalizationForward
 from lowdnn.ops.lrn import LrnBackward, LrnForward
-from lowdnn.status import BadParamError, NotSupportedError
+from lowdnn.status import BadParamError
 
 NOT_SET = data_type.NOT_SET
 
@@ -136,8 +136,11 @@ class NormMethods(GraphBuilder):
         input (N, C, spatial...), all others (1, C, 1...), in FLOAT for inputs of 8 or 16 bits. inv_variance is
         1 / sqrt(variance + epsilon), with the variance over the count of elements. The next running value is
         (1 - momentum) * running + momentum * batch, with the variance over the count minus 1.
+
+        peer_stats: the buffers of the ranks that have parts of one batch, of equal size, and run the same operation:
+        ``distributed.PeerBuffers``'s ``peer_stats``, this rank's own first. The statistics are then those of the whole
+        batch.
         """
-        _refuse_peers("batchnorm", peer_stats)
         given = {
             "x": input,
             "epsilon": self._scalar(epsilon, "epsilon"),
@@ -146,6 +149,7 @@ class NormMethods(GraphBuilder):
             "exp_avg_factor": self._scalar(momentum, "momentum"),
             "input_running_mean": in_running_mean,
             "input_running_var": in_running_var,
+            **_peer_ports("batchnorm", peer_stats),
         }
         made: tuple[str, ...] = ("y", "mean", "inv_variance")
         if in_running_mean is not None or in_running_var is not None:
@@ -279,9 +283,11 @@ class NormMethods(GraphBuilder):
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """(DX, DScale, DBias) of ``batchnorm``."""
-        _refuse_peers("batchnorm_backward", peer_stats)
-        return self._gradients(NormMode.BATCH_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
+        """(DX, DScale, DBias) of ``batchnorm``, also with its peer_stats: DScale and DBias are this rank's own sums."""
+        peers = _peer_ports("batchnorm_backward", peer_stats)
+        return self._gradients(
+            NormMode.BATCH_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name, peers=peers
+        )
 
     @operation
     def rmsnorm_backward(
@@ -429,9 +435,11 @@ class NormMethods(GraphBuilder):
         compute_data_type: DataTypeLike,
         name: str,
         has_dbias: bool = True,
+        peers: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(DX, DScale, DBias); DScale and DBias only where there is a scale."""
         given = _present({"x": x, "dy": dy, "mean": mean, "inv_variance": inv_variance, "scale": scale})
+        given |= peers or {}
         made = ("dx",) if scale is None else ("dx", "dscale", "dbias") if has_dbias else ("dx", "dscale")
         outputs = self._add_all(NormBackwardNode(given, made, mode), compute_data_type, name)
         found = dict(zip(made, outputs, strict=True))
@@ -442,8 +450,6 @@ def _present(given: dict[str, Tensor | None]) -> dict[str, Tensor]:
     return {port: tensor for port, tensor in given.items() if tensor is not None}
 
 
-def _refuse_peers(method: str, peer_stats: Sequence[Tensor]) -> None:
+def _peer_ports(method: str, peer_stats: Sequence[Tensor]) -> dict[str, Tensor]:
     peers = sequence(peer_stats, f"{method}.peer_stats", "tensors")
-    if peers:
-        hint = "add up the statistics of the devices between genstats and bn_finalize"
-        raise NotSupportedError.at(f"{method}.peer_stats", expected="none", got=f"{len(peers)} tensors", hint=hint)
+    return {f"peer_stats[{number}]": tensor for number, tensor in enumerate(peers)}

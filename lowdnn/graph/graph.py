@@ -286,10 +286,11 @@ def _describe(operations: tuple[Operation, ...]) -> list[Any]:
 
 
 def _facts(described: Any, numbers: dict[int, int]) -> list[Any]:
-    """Class, plain fields, then the descriptors and tensors in the others."""
+    """Class, plain fields, then the descriptors and tensors in the others, as far as there are any."""
     cls: type = type(described)
     plain, others = _getters(cls)
-    return [cls.__name__, plain(described), *(_nested_facts(value, numbers) for value in others(described))]
+    nested = (_nested_facts(value, numbers) for value in others(described) if value != ())
+    return [cls.__name__, plain(described), *nested]
 
 
 def _nested_facts(value: Any, numbers: dict[int, int]) -> Any:

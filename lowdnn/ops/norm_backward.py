@@ -5,6 +5,9 @@
 
 with averages over the normalised axes and sums over those along which the scale repeats. RMS_NORM, which has no mean,
 has no average(g) either.
+
+BATCH_NORM may have peers (``ops.peer_stats``), as the forward operation does: averages are then over the whole batch.
+dscale and dbias are this rank's own sums, which data parallelism adds up as it does other gradients.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR.
 """
 
@@ -20,9 +23,10 @@ from numpy.typing import NDArray
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, NormMode
 from lowdnn.ops.base import Values, inputs_of, outputs_of
 from lowdnn.ops.norm import NormShape, average, check_dims, check_float, check_scalar, compute_type_of
+from lowdnn.ops.peer_stats import check_peer_stats, refuse_peers
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
-from lowdnn.schema import attribute, tensor_input, tensor_output
+from lowdnn.schema import attribute, tensor_input, tensor_inputs, tensor_output
 from lowdnn.status import NotSupportedError
 
 
@@ -43,6 +47,7 @@ class NormBackward:
     epsilon: Tensor | None = tensor_input(AttributeName.OPERATION_NORM_BWD_EPSILON_DESC, default=None)
     dscale: Tensor | None = tensor_output(AttributeName.OPERATION_NORM_BWD_DSCALE_DESC, default=None)
     dbias: Tensor | None = tensor_output(AttributeName.OPERATION_NORM_BWD_DBIAS_DESC, default=None)
+    peer_stats: tuple[Tensor, ...] = tensor_inputs(AttributeName.OPERATION_NORM_BWD_PEER_STAT_DESCS, is_optional=True)
 
     def __post_init__(self) -> None:
         where = "norm_backward"
@@ -58,6 +63,7 @@ class NormBackward:
         check_float(where, inputs_of(self) | outputs_of(self))
         if self.epsilon is not None:
             check_scalar(f"{where}.epsilon", self.epsilon)
+        check_peer_stats(where, self.peer_stats, self.mode, self.x.dims[1], self.compute_type)
 
     @property
     def shape(self) -> NormShape:
@@ -87,6 +93,7 @@ class NormBackward:
         return replace(self, **absent)
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        refuse_peers(self.peer_stats)
         shape = self.shape
         stats_dims = shape.split(shape.stats_dims)
 

@@ -9,7 +9,10 @@ and inv_variance are outputs; BATCH_NORM may carry running statistics on,
 
 with the variance of the batch divided by count - 1, or by 1 where a channel has one element. The inference phase has no
 statistics; that of BATCH_NORM, whose statistics are inputs, is another operation (``norm_inference``).
-Elements may be of any size: squares that FLOAT cannot hold do not show in y.
+Elements may be of any size: squares that FLOAT cannot hold do not show in y, except with peers.
+
+BATCH_NORM may have peers (``ops.peer_stats``): ranks that run the same operation at the same time on equal parts of one
+batch. mean and variance are then those of the whole batch, the same bits on every rank.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR. GROUP_NORM is defined as by Wu and He, "Group
 normalization", 2018.
 """
@@ -35,9 +38,10 @@ from lowdnn.ops.norm import (
     compute_type_of,
     unbiased_factor,
 )
+from lowdnn.ops.peer_stats import check_peer_stats, refuse_peers
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
-from lowdnn.schema import attribute, tensor_input, tensor_output
+from lowdnn.schema import attribute, tensor_input, tensor_inputs, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError
 
 
@@ -71,6 +75,7 @@ class NormForward:
         AttributeName.OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC, default=None
     )
     groups: int = 0
+    peer_stats: tuple[Tensor, ...] = tensor_inputs(AttributeName.OPERATION_NORM_FWD_PEER_STAT_DESCS, is_optional=True)
 
     def __post_init__(self) -> None:
         where = "norm_forward"
@@ -82,6 +87,7 @@ class NormForward:
         check_scalar(f"{where}.epsilon", self.epsilon)
         self._check_statistics(where)
         self._check_running(where)
+        check_peer_stats(where, self.peer_stats, self.mode, self.x.dims[1], self.compute_type)
 
     @property
     def shape(self) -> NormShape:
@@ -100,7 +106,11 @@ class NormForward:
     def has_extremes(self) -> bool:
         """Whether squares of x can leave the range of the arithmetic, as those of HALF and FP8 cannot in FLOAT."""
         bits = dtypes.info(self.x.data_type).exponent_bits
-        return self.compute_type is DataType.FLOAT and bits >= dtypes.info(DataType.FLOAT).exponent_bits
+        return (
+            len(self.peer_stats) < 2
+            and self.compute_type is DataType.FLOAT
+            and bits >= dtypes.info(DataType.FLOAT).exponent_bits
+        )
 
     @property
     def running(self) -> tuple[Tensor, ...]:
@@ -127,6 +137,7 @@ class NormForward:
         return kept
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        refuse_peers(self.peer_stats)
         shape = self.shape
         x = inputs["x"].reshape(shape.split(self.x.dims))
         with np.errstate(all="ignore"):

@@ -64,15 +64,13 @@ def _tensor(graph: pygraph) -> Any:
 _ARGUMENTS: Mapping[str, Callable[[pygraph], object]] = {
     "deserialize.enforce_precompiled": lambda graph: graph.deserialize("", enforce_precompiled=True),
     **{
-        f"{method}.{name}": lambda graph, method=method, name=name, many=many: calls.call(  # type: ignore[misc]
-            graph, method, **{name: [_tensor(graph)] if many else _tensor(graph)}
+        f"{method}.{name}": lambda graph, method=method, name=name: calls.call(  # type: ignore[misc]
+            graph, method, **{name: _tensor(graph)}
         )
-        for method, name, many in (
-            ("batchnorm", "peer_stats", True),
-            ("batchnorm_backward", "peer_stats", True),
-            ("reduction", "group_offset", False),
-            ("block_scale_quantize", "group_offset", False),
-            ("moe_grouped_matmul", "top_k_scores", False),
+        for method, name in (
+            ("reduction", "group_offset"),
+            ("block_scale_quantize", "group_offset"),
+            ("moe_grouped_matmul", "top_k_scores"),
         )
     },
     "block_scale_dequantize.is_negative_scale": lambda graph: _operation(
@@ -125,7 +123,7 @@ def test_members_that_are_refused() -> None:
 def test_refusals_of_the_frontend_are_known() -> None:
     """A function of the frontend that refuses what cuDNN has is one of these; another one needs its row on the page."""
     listed = {
-        *("deserialize", "_refuse_peers", "reduction", "block_scale_quantize", "moe_grouped_matmul"),
+        *("deserialize", "reduction", "block_scale_quantize", "moe_grouped_matmul"),
         *("set_vector_count_and_dimension", "backend_mode", "backend_routing", "backend_knob"),
         "__call__",  # the call of a refused name or method
     }

@@ -57,9 +57,14 @@ def on_ranks(size: int, work: Callable[[Rank], T], timeout_s: float = 20.0) -> l
     return run_in_threads(size, of_rank, timeout_s=timeout_s)
 
 
-def on_handles(size: int, work: Callable[[Handle, InProcessCommunicator], T], timeout_s: float = 60.0) -> list[T]:
+def on_handles(
+    size: int,
+    work: Callable[[Handle, InProcessCommunicator], T],
+    timeout_s: float = 60.0,
+    policy: str = "lockstep",
+) -> list[T]:
     """The results of ``work`` on ``size`` ranks, each with a handle of its own, in rank order."""
-    driver = open_driver("emulated", devices=size)
+    driver = open_driver("emulated", devices=size, policy=policy)
 
     def of_rank(rank: int, point: MeetingPoint) -> T:
         with Handle(Runtime(driver, device=rank)) as handle:

@@ -136,18 +136,29 @@ def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays
 
 
 class HeldPlan:
-    """A plan and its tensors on a device, as ``run_plan`` lays them out, for several runs; used with ``with``."""
+    """A plan and its tensors on a device, as ``run_plan`` lays them out, for several runs; used with ``with``.
 
-    def __init__(self, runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> None:
+    elsewhere: the addresses of tensors, by uid, that are somewhere else, such as in memory of another device.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        plan: Plan,
+        graph: OperationGraph,
+        inputs: Arrays,
+        elsewhere: Mapping[int, int] | None = None,
+    ) -> None:
         self._loaded = runtime.load(plan)
         self._graph, self._inputs, self._ends = graph, inputs, _packed_ends(graph, inputs)
         stores = {op.y.uid for op in graph.operations if isinstance(op, RaggedStore)}
         self._read_whole = stores - self._ends.keys()
-        tensors = [graph.tensors[item.uid] for item in plan.tensors]
+        others = dict(elsewhere or {})
+        tensors = [graph.tensors[item.uid] for item in plan.tensors if item.uid not in others]
         self._in_memory = [tensor for tensor in tensors if not tensor.is_by_value]
         self._before = {tensor.uid: self._memory(tensor) for tensor in tensors}
         self._buffers = {t.uid: upload(runtime, self._with_zone(t), t.label) for t in self._in_memory}
-        self._pointers = {
+        self._pointers = others | {
             tensor.uid: self._before[tensor.uid].ctypes.data
             if tensor.is_by_value
             else self._buffers[tensor.uid].address + tensor.alignment_bytes
@@ -166,6 +177,14 @@ class HeldPlan:
         """The outputs; looks at the memory around each tensor."""
         return self._run(self._in_memory)
 
+    def launch(self) -> None:
+        """Launches alone; the device may run it later."""
+        self._loaded.execute(self._pointers, self._workspace.address)
+
+    def outputs(self) -> dict[int, NDArray[Any]]:
+        """What the launches have left; looks at the memory around outputs alone."""
+        return self._outputs(self._graph.outputs)
+
     def run_again(self, byte: int) -> dict[int, NDArray[Any]]:
         """The outputs of another run, before which they and the workspace are bytes ``byte``: neither has what a run
         before has left. Looks at the memory around outputs alone."""
@@ -177,7 +196,10 @@ class HeldPlan:
         return self._run(self._graph.outputs)
 
     def _run(self, looked_at: Iterable[Tensor]) -> dict[int, NDArray[Any]]:
-        self._loaded.execute(self._pointers, self._workspace.address)
+        self.launch()
+        return self._outputs(looked_at)
+
+    def _outputs(self, looked_at: Iterable[Tensor]) -> dict[int, NDArray[Any]]:
         after = {t.uid: _behind_zone(self._buffers[t.uid], self._before[t.uid], t) for t in looked_at}
         return {t.uid: _result(t, self._before[t.uid], after[t.uid], self._ends) for t in self._graph.outputs}
 

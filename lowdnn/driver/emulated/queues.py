@@ -100,7 +100,8 @@ class Queues:
         self._condition = condition
         self._space = space
         self._users: WeakSet[threading.Thread] = WeakSet()
-        self._waiting: set[threading.Thread] = set()
+        # By thread that waits for work, the tasks that it waits for.
+        self._waiting: dict[threading.Thread, list[Task]] = {}
         # Whether other threads have added nothing for the time limit.
         self._is_quiet = False
 
@@ -152,7 +153,7 @@ class Queues:
         """Returns when these tasks are done; all devices go on meanwhile."""
         left = [task for task in tasks if task is not None]
         while any(not task.is_done for task in left):
-            if not (self._turn() or self._others_act() or self._retry()):
+            if not (self._turn() or self._others_act(left) or self._retry()):
                 self._end_in_deadlock()
         self._host_knows(left)
 
@@ -272,19 +273,26 @@ class Queues:
         self.drop(device)
 
     # -- waiting ----------------------------------------------------------------------------------------------------
-    def _others_act(self) -> bool:
-        """Waits for other threads to add work; False where none is left to, or none has for the time limit."""
+    def _others_act(self, left: list[Task]) -> bool:
+        """Waits for other threads to add work; False where none is left to, or none has for the time limit. ``left``:
+        what the calling thread waits for."""
         me = threading.current_thread()
-        self._waiting.add(me)
+        self._waiting[me] = left
         try:
             end_s = time.monotonic() + self._timeout_s
-            while not self._is_quiet and any(thread.is_alive() for thread in self._users - self._waiting):
+            while not self._is_quiet and any(self._may_act(thread) for thread in self._users):
                 if self._condition.wait(_LOOK_S):
                     return True
                 self._is_quiet = time.monotonic() > end_s
             return False
         finally:
-            self._waiting.discard(me)
+            del self._waiting[me]
+
+    def _may_act(self, thread: threading.Thread) -> bool:
+        """Whether a thread may add work before any further task is done. One whose tasks are done will go on as soon as
+        it gets ``condition``."""
+        left = self._waiting.get(thread)
+        return thread.is_alive() and (left is None or all(task.is_done for task in left))
 
     def _retry(self) -> bool:
         """Kernels whose lanes all wait look once more, for loops that count."""

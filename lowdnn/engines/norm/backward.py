@@ -22,6 +22,7 @@ from lowdnn.codegen.space import IndexSpace, collapsed, strides_over
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, i64, is_dependent, moved_bytes
 from lowdnn.engines.norm.join import Join
+from lowdnn.engines.norm.peers import Peers
 from lowdnn.engines.norm.split import (
     is_of_rows,
     row_shapes,
@@ -113,10 +114,14 @@ class BackwardRows:
     def layout(self) -> RowLayout:
         return RowLayout.of(self.space, (self.before, self.after), self.tensors["x"])
 
+    @cached_property
+    def peers(self) -> Peers:
+        return Peers(self.operation.peer_stats, self.compute_type)
+
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         if self._may_sum_gradients:
             return self._summing(arch).knobs
-        return policy.knobs(self.layout, arch, self._cache)
+        return policy.knobs(self.layout, self.peers.seen(arch), self._cache)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
         chain = PlanParts()
@@ -233,6 +238,7 @@ class BackwardRows:
     def _add_rows(self, chain: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Adds the launch for dx, and whatever completes the gradients from its rows' sums."""
         operation, shape = self.operation, tile_of(self.layout, chosen, self._cache)
+        peers, arch = self.peers, self.peers.seen(arch)
         # Rows whose gradients the launch could sum are not prefetched if it does not.
         x, wanted = self.tensors["x"], chosen.get(KnobType.READ_AHEAD, 0)
         on_chip = OnChip(
@@ -253,21 +259,23 @@ class BackwardRows:
                 *((f"{name}_GRADIENT", int(port in self._row_sums)) for port, name in _GRADIENTS.items()),
                 *on_chip.switches,
                 *ahead.switches,
+                *peers.switches,
             ),
             functors=(*self._functors(on_chip.keeps_chunks or ahead.is_ahead), *on_chip.again()),
             scalars=(
-                share(operation.shape.count, self.compute_type),
+                share(peers.count * operation.shape.count, self.compute_type),
                 *i64((on_chip.slots,)),
                 *on_chip.partials(chain),
+                *peers.arguments,
             ),
             needs_newer=on_chip.is_pipelined,
             roles=on_chip.roles,
         )
         moved = self._moved_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
         number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        blocks = ahead.blocks or on_chip.blocks
+        blocks = peers.blocks(shape, self.layout, arch, ahead.blocks or on_chip.blocks)
         launch = kernel.launch(number, operation.flops, moved, blocks, shared_bytes)
-        self._add_with_sums(chain, arch, launch)
+        self._add_with_sums(chain, arch, peers.launched(launch))
 
     def _add_with_sums(self, chain: PlanParts, arch: ArchSpec, launch: Launch) -> None:
         """Adds the launch, and the reduction of the sums that it stores for rows with a common scale."""

@@ -88,6 +88,8 @@ class BatchNorm(ProblemEngine[Passes], Rereading):
         operation = fused.operation
         if isinstance(operation, NormForward | NormBackward) and operation.mode is not NormMode.BATCH_NORM:
             return Refusal(self.name, f"mode: expected BATCH_NORM, got {operation.mode.name}")
+        if isinstance(operation, NormForward | NormBackward) and len(operation.peer_stats) > 1:
+            return Refusal(self.name, f"peer_stats: expected at most one, got {len(operation.peer_stats)}")
         if kind in (NormForward, NormBackward) and 0 in fused.before.dims:
             return Refusal(self.name, f"{source}.dims: expected elements, got {list(fused.before.dims)}")
         if fused.before.operations:

@@ -17,6 +17,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, i64, is_dependent, moved_bytes
+from lowdnn.engines.norm.peers import Peers
 from lowdnn.engines.norm.running import carried_on
 from lowdnn.engines.norm.split import (
     is_of_rows,
@@ -106,12 +107,16 @@ class ForwardRows:
     def layout(self) -> RowLayout:
         return RowLayout.of(self.space, (self.before, self.after))
 
+    @cached_property
+    def peers(self) -> Peers:
+        return Peers(self.operation.peer_stats, self.compute_type)
+
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return policy.knobs(self.layout, arch, self._cache)
+        return policy.knobs(self.layout, self.peers.seen(arch), self._cache)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, or none if there are no rows."""
-        chain, operation = PlanParts(), self.operation
+        chain, operation, peers, arch = PlanParts(), self.operation, self.peers, self.peers.seen(arch)
         if not self.layout.row_groups:
             return chain
         shape = tile_of(self.layout, chosen, self._cache)
@@ -120,10 +125,11 @@ class ForwardRows:
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == NEXT_ROW)
         copies = on_chip.keeps_chunks or ahead.is_ahead
-        is_alone = self.space.is_line and shape.CLUSTER == shape.SHARING == 1
+        is_alone = not peers.are_there and self.space.is_line and shape.CLUSTER == shape.SHARING == 1
         overlaps = is_dependent(arch) and is_alone
         packed = None if copies else shape.packed(self.layout, self._cache)
-        is_lone = shape.blocks(self.layout) * shape.slots >= self.layout.row_groups
+        blocks = peers.blocks(shape, self.layout, arch, ahead.blocks or on_chip.blocks)
+        is_lone = (blocks or shape.blocks(self.layout)) * shape.slots >= self.layout.row_groups
         is_whole = packed is not None and packed.may_be_whole and is_lone and shape.is_whole(self.layout)
         parameters = _row_parameters(operation, self.shape)
         kernel = RowKernel(
@@ -143,6 +149,7 @@ class ForwardRows:
                 ("IS_WHOLE", int(is_whole)),
                 ("OPERANDS_AHEAD", 0 if packed is None else packed.ahead),
                 ("OVERLAPS_PREVIOUS", int(overlaps)),
+                *peers.switches,
             ),
             needs_newer=overlaps or on_chip.is_pipelined,
             functors=(
@@ -152,15 +159,15 @@ class ForwardRows:
                 *self._parameters,
                 *self._statistics,
             ),
-            scalars=(*self._scalars(on_chip), *on_chip.partials(chain)),
+            scalars=(*self._scalars(on_chip), *on_chip.partials(chain), *peers.arguments),
             roles=on_chip.roles,
         )
         statistics = [t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid]
         of_rows = bytes_of((*statistics, *parameters.values()))
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
         reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        launch = kernel.launch(reference, operation.flops, moved, ahead.blocks or on_chip.blocks, shared_bytes)
-        chain.launches.append(replace(launch, overlaps_previous=overlaps))
+        launch = kernel.launch(reference, operation.flops, moved, blocks, shared_bytes)
+        chain.launches.append(peers.launched(replace(launch, overlaps_previous=overlaps)))
         return chain
 
     def _on_chip(self, shape: RowTile, arch: ArchSpec, *, is_ring_wanted: bool) -> OnChip:
@@ -175,14 +182,16 @@ class ForwardRows:
         ).fitted()
 
     def _scalars(self, on_chip: OnChip) -> tuple[Argument, ...]:
-        """Epsilon; 1 / the elements in the sample of a row, and in a row; the unbiased factor; the sample's stride."""
+        """Epsilon; 1 / the elements in the sample of a row, and in a row; the unbiased factor, over all peers; the
+        sample's stride."""
         shape, sampled, count = on_chip.tile, on_chip.sampled_members, self.operation.shape.count
+        whole_count = self.peers.count * count
         first_elements = shape.first_groups(self.layout, sampled) * (self.layout.vector if self.space.is_row else 1)
         return (
             scalar_argument(self.operation.epsilon, self.compute_type),
             share(first_elements * (1 if shape.is_group_spread else self.space.group_rows), self.compute_type),
             share(count, self.compute_type),
-            number(unbiased_factor(count), self.compute_type),
+            number(unbiased_factor(whole_count), self.compute_type),
             *i64((on_chip.slots, max(1, self.layout.groups // sampled))),
         )
 

@@ -1,37 +1,49 @@
-// Mailboxes: numbers that blocks of a running grid exchange through device memory. A word holds 32 bits of a number and
-// the sequence number of the exchange. Its 8 bytes become visible together, so a block that polls and finds the
-// sequence number has the bits too, without a fence or a counter.
+// Mailboxes: numbers that blocks of a running grid, or of grids on several devices, exchange through device memory. A
+// word holds 32 bits of a number and the sequence number of the exchange. Its 8 bytes become visible together, so a block
+// that polls and finds the sequence number has the bits too, without a fence or a counter.
 
 #pragma once
 
 #include "include/numeric.cuh"
 
-__device__ __forceinline__ void store_word(u64* to, u32 bits, u32 sequence) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;"
-               :: "l"(__cvta_generic_to_global(to)), "l"(u64(sequence) << 32 | bits) : "memory");
+// Who sees the words: the blocks of one device, or those of several.
+enum Scope { OF_DEVICE, OF_SYSTEM };
+
+template <Scope SCOPE> __device__ __forceinline__ void store_word(u64* to, u32 bits, u32 sequence) {
+  const u64 address = __cvta_generic_to_global(to), word = u64(sequence) << 32 | bits;
+  if constexpr (SCOPE == OF_DEVICE) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(address), "l"(word) : "memory");
+  } else {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" :: "l"(address), "l"(word) : "memory");
+  }
 }
-__device__ __forceinline__ u64 load_word(const u64* from) {
+template <Scope SCOPE> __device__ __forceinline__ u64 load_word(const u64* from) {
+  const u64 address = __cvta_generic_to_global(from);
   u64 word;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(__cvta_generic_to_global(from)) : "memory");
+  if constexpr (SCOPE == OF_DEVICE) {
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(address) : "memory");
+  } else {
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(address) : "memory");
+  }
   return word;
 }
 
 // One number, in words of 32 bits each. Sequence numbers begin at 1; 0 marks an empty mailbox.
-template <class T> struct Mailbox {
+template <class T, Scope SCOPE = OF_DEVICE> struct Mailbox {
   static constexpr int WORDS = sizeof(T) / 4;
 
   u64 words[WORDS];
 
   __device__ __forceinline__ void post(T value, u32 sequence) {
 #pragma unroll
-    for (int i = 0; i < WORDS; ++i) store_word(words + i, reinterpret_cast<const u32*>(&value)[i], sequence);
+    for (int i = 0; i < WORDS; ++i) store_word<SCOPE>(words + i, reinterpret_cast<const u32*>(&value)[i], sequence);
   }
   __device__ __forceinline__ void clear() { post(T(0), 0); }
 
   __device__ __forceinline__ Mailbox poll() const {
     Mailbox now;
 #pragma unroll
-    for (int i = 0; i < WORDS; ++i) now.words[i] = load_word(words + i);
+    for (int i = 0; i < WORDS; ++i) now.words[i] = load_word<SCOPE>(words + i);
     return now;
   }
 

@@ -7,6 +7,9 @@
 // LOOKS_AHEAD, the next row of both.
 // Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks. If SHARING is more than CLUSTER, the launch is
 // cooperative, with SHARING blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// With PEERS, ranks have parts of the same rows (row_peers.cuh): dx follows from the sums over all parts, which ranks
+// exchange between the passes, so that the launch is cooperative, and the grid is persistent. dscale and dbias are this
+// rank's own sums. If a rank is missing, dx is NaN.
 
 #include "norm_backward.cuh"
 
@@ -19,6 +22,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   RowWalk<Tile> walk(p.sizes);
   walk.begin();
   RowPasses<Slots> passes(p, memory);
+  Peers peers = peers_of_block<Peers>(p);
 
 #pragma unroll 1
   for (; walk.is_within(); walk.next()) {
@@ -26,10 +30,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Value inverse[WIDTH] = {}, scale[WIDTH] = {}, sums[2 * WIDTH] = {};
     load_number<Mean, CENTRED, NORM_GROUP>(p, walk, cached.mean);
     load_number<Inverse, true, NORM_GROUP>(p, walk, inverse);
+    peers.begin(walk);
     passes.first_pass(walk, cached, sums);
     load_number<Scale, ROW_SCALE>(p, walk, scale);  // arrives while the row's threads wait
     team.all<Plus>(sums);
-    passes.second_pass(team, walk, cached, inverse, scale, sums);
+    passes.second_pass(team, peers, walk, cached, inverse, scale, sums);
   }
   team.leave();
 }

@@ -21,6 +21,7 @@
 #include "include/rows/next_row.cuh"
 #include "include/rows/row_numbers.cuh"
 #include "resident_chunks.cuh"
+#include "row_peers.cuh"
 #include "generated.cuh"
 
 // Optional functors: generated.cuh defines those that the kernel has.
@@ -45,6 +46,7 @@ struct Numbers {
 
 struct Params : Numbers,
                 PartialsOf<Value, Tile::IN_GRID>,
+                PeersOf<(PEERS > 1)>,
                 ArgsOf<Data>,
                 ArgsOf<Prologue>,
                 ArgsOf<Epilogue>,
@@ -252,6 +254,20 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
   store_number<BiasGradient, BIAS_GRADIENT>(p, walk, of_bias);
 }
 
+// Adds up numbers in the order of the ranks.
+struct SumOverRanks {
+  template <int COUNT> static __device__ __forceinline__ void join(const Value (&all)[PEERS][COUNT], Value (&joined)[COUNT]) {
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) joined[k] = all[0][k];
+#pragma unroll
+    for (int rank = 1; rank < PEERS; ++rank) {
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) joined[k] += all[rank][k];
+    }
+  }
+};
+typedef Either<(PEERS > 1), RowPeers<Tile, Value, 2, SumOverRanks>, NoPeers>::Type Peers;
+
 // The two passes over a block's rows: the first gives a row's sums, the second dx. Slots keep its chunks in between.
 template <class Slots> struct RowPasses {
   const Params& p;
@@ -271,12 +287,13 @@ template <class Slots> struct RowPasses {
 
   // sums: over the whole row; those of a normalisation group are still separate.
   template <class Team>
-  __device__ __forceinline__ void second_pass(Team& team, RowWalk<Tile>& walk, Operands& cached,
+  __device__ __forceinline__ void second_pass(Team& team, Peers& peers, RowWalk<Tile>& walk, Operands& cached,
                                               const Value (&inverse)[WIDTH], const Value (&scale)[WIDTH],
                                               Value (&sums)[2 * WIDTH]) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sums[WIDTH + w] *= inverse[w];
     store_row_gradients(p, walk, sums);
+    peers.join(walk, sums);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && NORM_GROUP > 1 ? p.share * scale[k % WIDTH] : p.share;
     team.template neighbours<Plus>(sums);

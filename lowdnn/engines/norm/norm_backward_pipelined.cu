@@ -55,6 +55,7 @@ struct Pipeline {
 
   __device__ __forceinline__ void store_rows(Team& team, RowWalk<Tile>& walk) {
     RowParameters parameters(p, walk);
+    Peers peers;
 #pragma unroll 1
     while (walk.is_within()) {
       Operands cached;
@@ -65,7 +66,7 @@ struct Pipeline {
       const RowParameters next(p, following);  // arrives while this row is stored
 #pragma unroll
       for (int w = 0; w < WIDTH; ++w) cached.mean[w] = parameters.mean[w];
-      passes.second_pass(team, walk, cached, parameters.inverse, parameters.scale, sums);
+      passes.second_pass(team, peers, walk, cached, parameters.inverse, parameters.scale, sums);
       walk = following;
       parameters = next;
     }

@@ -9,6 +9,9 @@
 // Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks. If SHARING is more than CLUSTER, the launch is
 // cooperative, with SHARING blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // OVERLAPS_PREVIOUS: it is a dependent launch (dependent_launch.cuh).
+// With PEERS, ranks have parts of the same rows (row_peers.cuh): statistics are those of all parts. Between the passes
+// over a row each block exchanges its statistics with the other ranks, so that the launch is cooperative, and the grid
+// is persistent. If a rank is missing, y is NaN and the statistics in memory stay as they were.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "norm_forward.cuh"
@@ -124,6 +127,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   }
   walk.begin();
   Rows rows(p, team, memory, walk);
+  Peers peers = peers_of_block<Peers>(p);
 
 #pragma unroll 1
   for (; walk.is_within(); walk.next()) {
@@ -131,12 +135,15 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Value shift[WIDTH], sums[2 * WIDTH];
     // The loads of scale, offset and operands overlap with the reduction.
     Value scale[WIDTH] = {}, offset[WIDTH] = {};
+    peers.begin(walk);
     rows.first_pass(walk, cached, shift, sums);
     Stored stored(args_of<Epilogue>(p), walk, 0);
     load_parameters(p, walk, scale, offset);
     team.all<Plus>(sums);
     team.neighbours<Plus>(sums);
-    rows.second_pass(walk, cached, stored, shift, sums, scale, offset);
+    Moments moments(p, shift, sums);
+    const bool is_known = join_peers(peers, walk, moments);
+    rows.second_pass(walk, cached, stored, moments, scale, offset, is_known);
     if (IS_WHOLE) break;  // the compiler then keeps no registers for a further row
   }
   finish_extremes(p, rows.skipped, memory);

@@ -27,6 +27,7 @@
 #include "include/rows/next_row.cuh"
 #include "include/rows/row_numbers.cuh"
 #include "resident_chunks.cuh"
+#include "row_peers.cuh"
 #include "generated.cuh"
 
 // Optional functors: generated.cuh defines those that the kernel has.
@@ -59,6 +60,7 @@ struct Numbers {
 
 struct Params : Numbers,
                 PartialsOf<Value, Tile::IN_GRID>,
+                PeersOf<(PEERS > 1)>,
                 ArgsOf<Prologue>,
                 ArgsOf<Again, AGAIN>,
                 ArgsOf<Epilogue>,
@@ -162,16 +164,74 @@ __device__ __forceinline__ void store_normalised(const Params& p, Stored& stored
   });
 }
 
-__device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<Tile>& walk,
-                                                 const Value (&shift)[WIDTH], const Value (&correction)[WIDTH],
-                                                 Value (&variance)[WIDTH], const Value (&inverse)[WIDTH]) {
-  Value mean[WIDTH];
+// The statistics of a thread's rows: mean = shift + correction.
+struct Moments {
+  Value shift[WIDTH], correction[WIDTH], variance[WIDTH];
+
+  // sums: of the deviations from `shift`, then of their squares, over whole rows.
+  __device__ __forceinline__ Moments(const Params& p, const Value (&shift)[WIDTH], const Value (&sums)[2 * WIDTH]) {
 #pragma unroll
-  for (int w = 0; w < WIDTH; ++w) mean[w] = shift[w] + correction[w];
+    for (int w = 0; w < WIDTH; ++w) {
+      this->shift[w] = shift[w];
+      correction[w] = CENTRED ? sums[w] * p.share : Value(0);
+      variance[w] = sums[WIDTH + w] * p.share - correction[w] * correction[w];
+    }
+  }
+};
+
+// Joins shift, correction and variance of the parts of a row that ranks have, all of one length: deviations are taken
+// from the shift of rank 0. The variance is the average of the parts' variances and of their means' squared distances.
+struct JoinedMoments {
+  static __device__ __forceinline__ void join(const Value (&all)[PEERS][3], Value (&joined)[3]) {
+    constexpr Value SHARE = Value(1) / PEERS;
+    Value distance[PEERS], correction = Value(0), variance = Value(0);
+#pragma unroll
+    for (int rank = 0; rank < PEERS; ++rank) {
+      distance[rank] = all[rank][0] - all[0][0] + all[rank][1];
+      correction += distance[rank];
+    }
+    correction *= SHARE;
+#pragma unroll
+    for (int rank = 0; rank < PEERS; ++rank) {
+      const Value rest = distance[rank] - correction;
+      variance += all[rank][2] + rest * rest;
+    }
+    joined[0] = all[0][0];
+    joined[1] = correction;
+    joined[2] = variance * SHARE;
+  }
+};
+typedef Either<(PEERS > 1), RowPeers<Tile, Value, 3, JoinedMoments>, NoPeers>::Type Peers;
+
+// Turns the moments of this rank's rows into those of all ranks; false if a rank is missing.
+__device__ __forceinline__ bool join_peers(Peers& peers, const RowWalk<Tile>& walk, Moments& moments) {
+  if constexpr (PEERS == 1) return true;
+  Value values[3 * WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) {
+    values[w] = moments.shift[w];
+    values[WIDTH + w] = moments.correction[w];
+    values[2 * WIDTH + w] = moments.variance[w];
+  }
+  const bool are_there = peers.join(walk, values);
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) {
+    moments.shift[w] = values[w];
+    moments.correction[w] = values[WIDTH + w];
+    moments.variance[w] = values[2 * WIDTH + w];
+  }
+  return are_there;
+}
+
+__device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<Tile>& walk, const Moments& of,
+                                                 const Value (&inverse)[WIDTH]) {
+  Value mean[WIDTH], variance[WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) mean[w] = of.shift[w] + of.correction[w];
   store_number<Mean, HAS_MEAN, NORM_GROUP>(p, walk, mean);
   store_number<Inverse, TRAINING, NORM_GROUP>(p, walk, inverse);
 #pragma unroll
-  for (int w = 0; w < WIDTH; ++w) variance[w] *= p.unbiased;
+  for (int w = 0; w < WIDTH; ++w) variance[w] = of.variance[w] * p.unbiased;
   store_number<Variance, HAS_VARIANCE, NORM_GROUP>(p, walk, variance);
 }
 
@@ -194,28 +254,26 @@ template <class Slots> struct RowPasses {
     slots.begin(elements);
   }
 
-  // scale, offset: the row's.
-  __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& cached, Stored& stored,
-                                              const Value (&shift)[WIDTH], const Value (&sums)[2 * WIDTH],
-                                              const Value (&scale)[WIDTH], Value (&offset)[WIDTH]) {
-    Value correction[WIDTH], variance[WIDTH], spread[WIDTH], inverse[WIDTH];
+  // scale, offset: the row's.  is_known: whether the statistics may be stored.
+  __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& cached, Stored& stored, const Moments& of,
+                                              const Value (&scale)[WIDTH], Value (&offset)[WIDTH],
+                                              bool is_known = true) {
+    Value spread[WIDTH], inverse[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
-      correction[w] = CENTRED ? sums[w] * p.share : Value(0);
-      variance[w] = sums[WIDTH + w] * p.share - correction[w] * correction[w];
-      spread[w] = variance[w] + p.epsilon;
+      spread[w] = of.variance[w] + p.epsilon;
       inverse[w] = inverse_sqrt(spread[w]);
     }
     const bool is_skipped = skipped.skips(walk, spread);
-    if (!is_skipped) store_statistics(p, walk, shift, correction, variance, inverse);
+    if (!is_skipped && is_known) store_statistics(p, walk, of, inverse);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
       if (ROW_SCALE) inverse[w] *= scale[w];
-      offset[w] -= correction[w] * inverse[w];
+      offset[w] -= of.correction[w] * inverse[w];
     }
     cached.begin_pass();
     slots.second_pass(elements, walk, cached, [&](i64 chunk, const Chunk& cached) {
-      if (!is_skipped) store_normalised(p, stored, walk, chunk, cached, shift, inverse, offset);
+      if (!is_skipped) store_normalised(p, stored, walk, chunk, cached, of.shift, inverse, offset);
     });
   }
 };

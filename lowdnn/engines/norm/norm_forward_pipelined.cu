@@ -104,7 +104,7 @@ struct Pipeline {
       following.next();
       Value next_scale[WIDTH] = {}, next_offset[WIDTH] = {};
       load_parameters(p, following, next_scale, next_offset);  // arrive while this row is stored
-      passes.second_pass(walk, cached, stored, shift, sums, scale, offset);
+      passes.second_pass(walk, cached, stored, Moments(p, shift, sums), scale, offset);
       walk = following;
 #pragma unroll
       for (int w = 0; w < WIDTH; ++w) {

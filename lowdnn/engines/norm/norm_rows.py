@@ -4,6 +4,9 @@ A team of threads owns each row, reads it once, and keeps it in registers and sh
 of a whole cooperative grid, share few and long rows such as those of batch normalisation; what does not fit on chip
 even then is read twice. If there are many rows that no cluster can hold, such as normalised channels of images, all
 blocks share one row after the other and read each once.
+
+Batch norms may have peers: ranks exchange their statistics within the launch, through buffers that ``ops.peer_stats``
+lays out.
 """
 
 from __future__ import annotations

@@ -280,3 +280,36 @@ def test_threads_that_all_wait_are_a_deadlock_at_once() -> None:
         thread.join()
     assert names == ["CUDA_ERROR_LAUNCH_TIMEOUT"] * 2
     assert time.monotonic() - start < 30
+
+
+def test_threads_whose_kernels_meet_again_and_again() -> None:
+    """A thread whose work is done counts as one that may add more, also before it has noticed."""
+    source = """
+    extern "C" __global__ void meet(unsigned* theirs, volatile unsigned* own, unsigned epoch) {
+      asm volatile("st.release.sys.global.u32 [%0], %1;" :: "l"(theirs), "r"(epoch) : "memory");
+      while (*own < epoch);
+    }
+    """
+    host = Host(2)
+    flags = [host.put(device, np.zeros(1, np.uint32), f"flag {device}") for device in range(2)]
+    functions = [host.load(device, ptx_of(source), "meet") for device in range(2)]
+    errors: list[DriverError] = []
+    both_are_there = threading.Barrier(2)
+
+    def work(device: int) -> None:
+        host.driver.context_set_current(host.contexts[device])
+        both_are_there.wait()
+        try:
+            for epoch in range(1, 41):
+                own, theirs = flags[device], flags[1 - device]
+                host.launch(device, functions[device], theirs, own, np.uint32(epoch), block=1)
+                host.synchronize(device)
+        except DriverError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(device,)) for device in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
