@@ -11,6 +11,7 @@ host does. Importing this package imports neither NCCL nor a driver.
 
 from __future__ import annotations
 
+from lowdnn.distributed.all_reduce_norm import AllReduceNorm
 from lowdnn.distributed.buckets import BUCKET_BYTES, GradientBuckets, plan_buckets
 from lowdnn.distributed.communicator import Communicator, ReduceOp
 from lowdnn.distributed.errors import CommunicationError, CommunicationTimeoutError, PeerFailedError
@@ -29,6 +30,7 @@ from lowdnn.distributed.tcp_store import TcpStore, TcpStoreServer
 
 __all__ = [
     "BUCKET_BYTES",
+    "AllReduceNorm",
     "CommunicationError",
     "CommunicationTimeoutError",
     "Communicator",

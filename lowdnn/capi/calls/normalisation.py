@@ -114,7 +114,7 @@ class Normalisation:
         if self.is_per_activation and not norm.is_flat:
             norm._add_composed_gradients(source, gradient, (mean, inv_variance), weight, *written)
             return
-        ports = dict(zip(("dx", "dscale", "dbias"), written, strict=True))
+        ports: dict[str, Any] = dict(zip(("dx", "dscale", "dbias"), written, strict=True))
         operation = NormBackward(
             NormMode.BATCH_NORM, source, gradient, mean=mean, inv_variance=inv_variance, scale=weight, **ports
         )

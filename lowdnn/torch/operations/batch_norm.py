@@ -74,7 +74,7 @@ def backward(sketch: Sketch, train: bool, mask: tuple[bool, bool, bool]) -> Resu
     if dy.dtype != x.dtype:
         raise Declined(f"a gradient of {name_of(dy.dtype)} for {name_of(x.dtype)}")
     results: list[int | None] = [None, None, None]
-    ports: dict[str, Tensor] = {}
+    ports: dict[str, Any] = {}
     source, gradient = sketch.at(_BACKWARD_X), sketch.at(_DY)
     if mask[0]:
         results[0] = dx = sketch.allocate(x.shape, x.dtype, suggested_strides((x,), x.shape))

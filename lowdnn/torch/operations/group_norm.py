@@ -29,7 +29,7 @@ def forward(sketch: Sketch, channels: int, groups: int, eps: float) -> Result:
     dtype = parameter_type(x, *parameters)
     saved = [sketch.allocate((x.shape[0], groups), dtype) for _ in range(2)]
     source = sketch.at(_X)
-    ports = {"mean": _statistics(sketch, saved[0]), "inv_variance": _statistics(sketch, saved[1])}
+    ports: dict[str, Any] = {"mean": _statistics(sketch, saved[0]), "inv_variance": _statistics(sketch, saved[1])}
     for port, place in (("scale", _WEIGHT), ("bias", _BIAS)):
         if sketch.tensors[place].shape is not None:
             ports[port] = _row(sketch, place)
@@ -55,7 +55,7 @@ def backward(sketch: Sketch, channels: int, mask: tuple[bool, bool, bool]) -> Re
         raise Declined(f"a gradient of {name_of(dy.dtype)} for {name_of(x.dtype)}")
     weight = sketch.tensors[_BACKWARD_WEIGHT]
     results: list[int | None] = [None, None, None]
-    ports = {"mean": _statistics(sketch, _MEAN), "inv_variance": _statistics(sketch, _ROOT)}
+    ports: dict[str, Any] = {"mean": _statistics(sketch, _MEAN), "inv_variance": _statistics(sketch, _ROOT)}
     source = sketch.at(_BACKWARD_X)
     if mask[0]:
         results[0] = dx = sketch.allocate(x.shape, x.dtype, suggested_strides((x,), x.shape))
