@@ -6,7 +6,7 @@
 
 The kernels: every precompiled one, for every architecture of ``lowdnn/arch`` that runs it; every one that an engine
 takes for a text case of ``tests/cases``, for every architecture that plans it so; and those of the engines, knobs and
-cases in ``tests/assembly/choices.txt``, of large tiles or of engines on request mostly. ``tests/assembly/kernels.txt``
+cases in ``tests/assembly/choices.txt``, of large tiles or of FFT and Winograd mostly. ``tests/assembly/kernels.txt``
 has a line for each, for a reviewer to diff: its name, the digest of its whole source and options, and the figures, with
 the architectures that share them in front:
 
@@ -43,9 +43,9 @@ from lowdnn.arch.targets import GENERATIONS
 from lowdnn.cases import parse_case, parse_cases
 from lowdnn.cases.base import Case
 from lowdnn.driver import nvrtc
-from lowdnn.engines.base import Choices, OptIn
+from lowdnn.engines.base import Choices
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import HeurMode, KnobType
+from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.cache import DiskCache
@@ -56,6 +56,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
 CHOICES = ROOT / "tests" / "assembly" / "choices.txt"
 TABLE = ROOT / "tests" / "assembly" / "kernels.txt"
+_TRANSFORMS = frozenset({NumericalNote.FFT, NumericalNote.WINOGRAD})
 COLUMNS = ("registers", "shared", "stack", "spilled", "barriers")
 HEADER = (
     f"# kernel digest architectures {' '.join(COLUMNS)} | architectures ... "
@@ -124,8 +125,8 @@ def text_cases() -> Iterator[Case]:
 
 
 def planned(cases: Iterable[Case]) -> Iterator[tuple[Plan, ArchSpec]]:
-    """Every plan of every case, for each architecture, but for those of engines that run on request alone."""
-    engines = [engine for engine in ENGINES if not isinstance(engine, OptIn)]
+    """Every plan of every case, for each architecture, but for those by FFT and Winograd, which ``choices.txt`` has."""
+    engines = [engine for engine in ENGINES if _TRANSFORMS.isdisjoint(engine.numerical_notes)]
     for case in cases:
         graph = case.graph()
         for arch in all_specs():

@@ -101,7 +101,7 @@ class LastResort:
 
 
 class OptIn:
-    """An engine whose results may differ from the exact ones by more than rounding in the declared types does.
+    """An engine whose error bound lies beyond the tolerance of its operations.
 
     A ranking lists it behind all others, so that nobody gets it who has not asked for it.
     """

@@ -218,8 +218,8 @@ _SINGLE = (
     ),
 )
 
-#: Engines that run on request alone.
-_OPT_IN = (
+#: Engines that transform their operands.
+_TRANSFORMING = (
     EngineEntry(54, "conv_fft", "conv.fft.conv_fft.ConvFft", (ConvolutionOperation,)),
     *(
         EngineEntry(index, name, f"conv.winograd.conv_winograd.{home}", (ConvolutionOperation,), (products,))
@@ -235,7 +235,7 @@ _OPT_IN = (
 _COMPOSITE = EngineEntry(6, "composite", "composite.composite.Composite", (), (tuple(entry.name for entry in _SINGLE),))
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
-ENGINES = EngineSet(sorted((*_SINGLE, *_OPT_IN, _COMPOSITE), key=lambda entry: entry.index))
+ENGINES = EngineSet(sorted((*_SINGLE, *_TRANSFORMING, _COMPOSITE), key=lambda entry: entry.index))
 
 
 def engine_named(name: str) -> Engine:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Anchors, Choices, Knob, OptIn, Refusal
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.fft import cost
 from lowdnn.engines.conv.fft.correlation import SpectralCorrelation
 from lowdnn.engines.conv.fft.spectra import source_windows, spectra_step, tap_windows
@@ -41,7 +41,7 @@ from lowdnn.status import Status
 _TRANSFORM_PRODUCTS = 12
 
 
-class ConvFft(ProblemEngine[SpectralCorrelation], Floored, OptIn):
+class ConvFft(ProblemEngine[SpectralCorrelation], Floored):
     """See the module's docstring."""
 
     name = "conv_fft"

@@ -8,8 +8,9 @@ Tiles of M x M results, M = 2 or 4, have A = M + 2 elements along an axis:
 
 That takes A^2 multiplications for the 9 M^2 of a direct sum: 2.25 or 4 times fewer. A gradient of the data is a forward
 convolution (``data_gradient_views``); a gradient of the filter sums products of factors of x and dy over the tiles.
-fp16, bf16 and TF32 round the factors; true fp32 runs as three TF32 products or without tensor cores. An infinity may
-become a NaN in all results of its tile.
+fp16, bf16 and TF32 round the factors, whose errors lie beyond the tolerance of convolutions; a ranking lists these
+engines last. True fp32 runs as three TF32 products or without tensor cores; its error is at most four times that of a
+direct sum in fp32. An infinity may become a NaN in all results of its tile.
 Any strides and paddings, any pointwise epilogue; one group, stride and dilation 1.
 """
 
@@ -58,7 +59,7 @@ _SECOND = 2
 _PRODUCTS = 3
 
 
-class ConvWinograd(ProblemEngine["_Problem"], Floored, OptIn):
+class ConvWinograd(ProblemEngine["_Problem"], Floored):
     """See the module's docstring.
 
     engines: the engines that may compute the products.  types: types of the operands that it takes.
@@ -113,7 +114,7 @@ class ConvWinograd(ProblemEngine["_Problem"], Floored, OptIn):
         return parts
 
 
-class ConvWinograd2x2(ConvWinograd):
+class ConvWinograd2x2(ConvWinograd, OptIn):
     """2 x 2 results of a tile, for fp16, bf16 and TF32."""
 
     name = "conv_winograd_2x2"
@@ -123,7 +124,7 @@ class ConvWinograd2x2(ConvWinograd):
     numerical_notes = (*_TENSOR_CORES, *_WINOGRAD_4X4)
 
 
-class ConvWinograd4x4(ConvWinograd):
+class ConvWinograd4x4(ConvWinograd, OptIn):
     """4 x 4 results of a tile, for fp16, bf16 and TF32."""
 
     name = "conv_winograd_4x4"
