@@ -34,7 +34,7 @@ struct Params {
   i64 taps;
 };
 
-typedef X Tile[POSITIONS][CHANNELS];
+typedef Packed<X> Tile;
 typedef Value Sums[POSITIONS][CHANNELS];
 
 // Adds the taps from `chunk` on. left: positions of the batch from the tile's first on.
@@ -68,7 +68,7 @@ __device__ __forceinline__ void add_chunk(
 
 // y of a tile from its sums.
 __device__ __forceinline__ void finish(const Params& p, const Place& place, i32 first, i32 begin, i32 end, Sums& sums) {
-  DY dy[POSITIONS][CHANNELS];
+  Packed<DY> dy;
   if constexpr (ACTIVATION == 2) {
     load_tile<DY_WIDTH>(dy, row_at(p.dy, p.dy_strides, place), p.dy_strides, first, begin, end);
   }
@@ -80,7 +80,7 @@ __device__ __forceinline__ void finish(const Params& p, const Place& place, i32 
     for (int c = 0; c < CHANNELS; ++c) {
       Value value = sums[i][c];
       if constexpr (ACTIVATION == 1) value = silu(value);
-      if constexpr (ACTIVATION == 2) value = convert<Value>(dy[i][c]) * silu_slope(value);
+      if constexpr (ACTIVATION == 2) value = convert<Value>(dy(i, c)) * silu_slope(value);
       results[i][c] = convert<Y>(exists ? value : Value(0));
     }
   }
@@ -130,11 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     for (int t = 0; t < TILES; ++t) {
       add_chunk(p, place, chunk, taps, weights, near[t], far[t], bounds[t], end - place.first(t, TILES), sums[t]);
       if constexpr (TAPS == 0) {
-#pragma unroll
-        for (int i = 0; i < POSITIONS; ++i) {
-#pragma unroll
-          for (int c = 0; c < CHANNELS; ++c) near[t][i][c] = far[t][i][c];
-        }
+        near[t] = far[t];
         const i32 next = place.first(t, TILES) + (chunk / POSITIONS + 2) * STEP;
         load_tile<X_WIDTH>(far[t], x, p.x_strides, next, begin, end);
       }

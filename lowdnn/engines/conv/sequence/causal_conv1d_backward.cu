@@ -72,8 +72,8 @@ struct Extent {
 
 // The operands of a tile: x of it and of the tile before it, and dy.
 struct Operands {
-  X near[POSITIONS][CHANNELS], far[POSITIONS][CHANNELS];
-  DY dy[POSITIONS][CHANNELS];
+  Packed<X> near, far;
+  Packed<DY> dy;
 
   __device__ __forceinline__ void load(const Params& p, const Place& place, i32 first, i32 begin, i32 end) {
     const X* const x = row_at(p.x, p.x_strides, place);
@@ -115,7 +115,7 @@ __device__ __forceinline__ void differentiate(
         for (int q = 0; q < TAPS; ++q) z += filter.weights[q][c] * operands.sample(p, place, bounds, i, q, c);
         slope = silu_slope(z);
       }
-      g[i][c] = extent.has<WHOLE>(i) ? convert<Value>(operands.dy[i][c]) * slope : Value(0);
+      g[i][c] = extent.has<WHOLE>(i) ? convert<Value>(operands.dy(i, c)) * slope : Value(0);
     }
   }
 }

@@ -38,8 +38,8 @@ extern "C" __global__ void KERNEL_BOUNDS KERNEL_NAME(const __grid_constant__ Par
   for (i32 tile = 0; tile < run; ++tile) {
     const i32 first = place.first(tile, run);
     if (first >= end) break;
-    X near[POSITIONS][CHANNELS], far[POSITIONS][CHANNELS];
-    G g[POSITIONS][CHANNELS];
+    Packed<X> near, far;
+    Packed<G> g;
     load_tile<X_WIDTH>(near, x, p.x_strides, first - chunk, begin, end);
     load_tile<X_WIDTH>(far, x, p.x_strides, first - chunk - POSITIONS, begin, end);
     load_tile<G_WIDTH>(g, g_row, p.g_strides, first, begin, end);
@@ -51,7 +51,7 @@ extern "C" __global__ void KERNEL_BOUNDS KERNEL_NAME(const __grid_constant__ Par
       if (!HAS_BOUNDS && (first + i < begin || first + i >= end)) continue;
 #pragma unroll
       for (int c = 0; c < CHANNELS; ++c) {
-        const Value value = convert<Value>(g[i][c]);
+        const Value value = convert<Value>(g(i, c));
 #pragma unroll
         for (int q = 0; q < POSITIONS; ++q) {
           X sample = picked<false>(near, far, i, q, c);

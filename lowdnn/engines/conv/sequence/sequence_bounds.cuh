@@ -85,8 +85,7 @@ struct TileBounds {
 // One of the 2 * POSITIONS samples of a tile `near` and the one before it, `far`: the one `back` positions before
 // position i of the tile. AFTER: `far` follows the tile, and the one `back` positions after it.
 template <bool AFTER, class T>
-__device__ __forceinline__ T picked(
-    const T (&near)[POSITIONS][CHANNELS], const T (&far)[POSITIONS][CHANNELS], int i, int back, int c) {
+__device__ __forceinline__ T picked(const Packed<T>& near, const Packed<T>& far, int i, int back, int c) {
   const int at = AFTER ? i + back : i - back;
-  return at >= 0 && at < POSITIONS ? near[at & (POSITIONS - 1)][c] : far[at & (POSITIONS - 1)][c];
+  return at >= 0 && at < POSITIONS ? near(at, c) : far(at & (POSITIONS - 1), c);
 }

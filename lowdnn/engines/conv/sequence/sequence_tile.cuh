@@ -57,36 +57,58 @@ __device__ __forceinline__ Place place_of(const Shape& shape) {
   }
 }
 
+// The elements of a tile, in words: an element is taken out where it is used, so that a load which is under way is not
+// waited for before.
+template <class T> struct Packed {
+  static constexpr int BYTES = sizeof(T), ELEMENTS = BYTES < 4 ? 4 / BYTES : 1;  // elements of a word
+  u32 words[POSITIONS * CHANNELS * BYTES / 4];
+
+  __device__ __forceinline__ T operator()(int i, int c) const {
+    const int at = i * CHANNELS + c;
+    if constexpr (BYTES == 8) {
+      const u64 bits = words[2 * at] | u64(words[2 * at + 1]) << 32;
+      return reinterpret_cast<const T&>(bits);
+    } else {
+      const typename Word<BYTES>::Type bits = words[at / ELEMENTS] >> (at % ELEMENTS * 8 * BYTES);
+      return reinterpret_cast<const T&>(bits);
+    }
+  }
+  // Loads the WIDTH elements from (i, c) on, which are zero bits before, if they exist.
+  template <int WIDTH> __device__ __forceinline__ void load(bool exists, int i, int c, const T* from) {
+    const int at = i * CHANNELS + c;
+    typename Word<WIDTH * BYTES>::Type part = {};
+    load_where(exists, part, from);
+    if constexpr (WIDTH * BYTES < 4) {
+      words[at / ELEMENTS] |= u32(part) << (at % ELEMENTS * 8 * BYTES);
+    } else {
+#pragma unroll
+      for (int word = 0; word < WIDTH * BYTES / 4; ++word) {
+        words[at * BYTES / 4 + word] = reinterpret_cast<const u32*>(&part)[word];
+      }
+    }
+  }
+};
+
 // Loads the tile whose first position is `first`. `row` leads to position 0 of its channel. Positions below `begin` and
 // from `end` on get zero bits. The kernel must not write the tensor.
 template <int WIDTH, class T>
 __device__ __forceinline__ void load_tile(
-    T (&to)[POSITIONS][CHANNELS], const T* row, const Strides& strides, i32 first, i32 begin, i32 end) {
-#pragma unroll
-  for (int i = 0; i < POSITIONS; ++i) {
-#pragma unroll
-    for (int c = 0; c < CHANNELS; ++c) to[i][c] = T{};
-  }
+    Packed<T>& to, const T* row, const Strides& strides, i32 first, i32 begin, i32 end) {
+  to = {};
+  const bool is_line = WIDTH > 0 && !ALONG_CHANNELS && first >= begin && first <= end - POSITIONS;
   if constexpr (WIDTH > 0 && !ALONG_CHANNELS) {
-    const bool is_whole = first >= begin && first <= end - POSITIONS;
-    T line[POSITIONS] = {};
-    load_where<WIDTH>(is_whole, line, row + first);
+    constexpr int W = access_width(WIDTH, POSITIONS, sizeof(T));
 #pragma unroll
-    for (int i = 0; i < POSITIONS; ++i) to[i][0] = line[i];
-    if (is_whole) return;
+    for (int i = 0; i < POSITIONS; i += W) to.template load<W>(is_line, i, 0, row + first + i);
+    if (is_line || first >= end || first <= begin - POSITIONS) return;
   }
+  constexpr int W = WIDTH > 0 && ALONG_CHANNELS ? access_width(WIDTH, CHANNELS, sizeof(T)) : 1;
 #pragma unroll
   for (int i = 0; i < POSITIONS; ++i) {
     const bool exists = first + i >= begin && first + i < end;
     const T* const at = row + (first + i) * strides.position;
-    if constexpr (WIDTH > 0 && ALONG_CHANNELS) {
-      load_where<WIDTH>(exists, to[i], at);
-    } else {
 #pragma unroll
-      for (int c = 0; c < CHANNELS; ++c) {
-        if (exists) to[i][c] = at[c * strides.channel];
-      }
-    }
+    for (int c = 0; c < CHANNELS; c += W) to.template load<W>(exists, i, c, at + c * strides.channel);
   }
 }
 
