@@ -26,7 +26,7 @@ from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
-from lowdnn.driver.emulated.running.batch import Batch, Unwritten
+from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.scheduler import BlockFunction
@@ -39,11 +39,10 @@ _GRID_WORKSPACE_BYTES = 8
 
 @dataclass(frozen=True)
 class Function:
-    """A kernel that is loaded: its blocks with the addresses of module variables, and its registers before a launch."""
+    """A kernel that is loaded: its blocks with the addresses of module variables."""
 
     kernel: Kernel = field(repr=False)
     blocks: tuple[BlockFunction, ...] = field(repr=False)
-    unwritten: tuple[Unwritten, ...] = field(repr=False)
 
 
 @dataclass
@@ -175,7 +174,7 @@ class Machine:
             yield Batch(
                 Geometry(config.grid, config.block, ctas, self.sm_count, config.cluster),
                 self.memory,
-                list(function.unwritten),
+                list(kernel.unwritten),
                 kernel.static_shared_bytes + config.shared_bytes,
                 kernel.local_bytes,
                 config.shared_bytes,
@@ -230,8 +229,7 @@ class Machine:
 
 
 def _function(kernel: Kernel, addresses: Mapping[str, int]) -> Function:
-    unwritten = tuple(Unwritten(register) for register in kernel.program.registers)
-    return Function(kernel, kernel.functions(addresses), unwritten)
+    return Function(kernel, kernel.functions(addresses))
 
 
 def _check_launch(kernel: Kernel, config: LaunchConfig) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from lowdnn.driver.emulated.checking.traits import Traits, traits_of
 from lowdnn.driver.emulated.device import MAX_THREADS_PER_BLOCK
 from lowdnn.driver.emulated.faults import Dim3, unsupported
-from lowdnn.driver.emulated.generating.flow import WARPGROUP, Block, build_flow
+from lowdnn.driver.emulated.generating.flow import WARPGROUP, Block, Flow, build_flow
 from lowdnn.driver.emulated.generating.generator import (
     BlockCode,
     Layout,
@@ -26,11 +26,12 @@ from lowdnn.driver.emulated.generating.namespace import base_namespace
 from lowdnn.driver.emulated.instructions.control import barrier_operation
 from lowdnn.driver.emulated.instructions.table import TABLE
 from lowdnn.driver.emulated.instructions.targets import check_target
+from lowdnn.driver.emulated.memory.arena import DTYPES
 from lowdnn.driver.emulated.parsing.inlining import inlined
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
 from lowdnn.driver.emulated.parsing.module import parse_module
 from lowdnn.driver.emulated.running.barriers import BarrierOp
-from lowdnn.driver.emulated.running.batch import LOCAL_START, SHARED_START, Group
+from lowdnn.driver.emulated.running.batch import LOCAL_START, SHARED_START, Group, Unwritten
 from lowdnn.driver.emulated.running.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, BlockFunction, Step
 from lowdnn.driver.emulated.running.scheduler import TABLE as TABLE_END
 
@@ -90,6 +91,7 @@ class Kernel:
     traits: Traits
     steps: tuple[Step, ...]
     program: Program
+    unwritten: tuple[Unwritten, ...]
     ptx_lines: tuple[str, ...]
     shared_variables: Mapping[str, int]
 
@@ -157,8 +159,28 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
         traits_of(i for block in flow.blocks for i in block.body),
         tuple(_step(block, slots, flow.homes) for block in flow.blocks),
         program,
+        _unwritten(flow, slots),
         tuple(ir.lines),
         {name: start - SHARED_START for name, start in shared.items()},
+    )
+
+
+def _unwritten(flow: Flow, slots: Mapping[str, int]) -> tuple[Unwritten, ...]:
+    """The registers before a launch. No use is a fault of those that every reading block finds written on some way."""
+    written: set[str] = set()
+    read_before: set[str] = set()
+    for block in flow.blocks:
+        # A guarded write reads what it may keep, which is no use of it.
+        kept = {
+            name
+            for instruction, (_, writes) in zip(block.body, block.touched, strict=True)
+            if instruction.predicate is not None
+            for name in writes
+        }
+        read_before |= block.reads - written - kept
+        written |= block.writes
+    return tuple(
+        Unwritten(name, DTYPES.get(flow.homes[name]) if name in written - read_before else None) for name in slots
     )
 
 

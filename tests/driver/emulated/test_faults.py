@@ -133,6 +133,23 @@ def test_register_that_nothing_wrote(bench):
     assert report.ptx_text.startswith("add.s32")
 
 
+@pytest.mark.parametrize(
+    "write", ["@%p1 bra past;\nmov.u32 %r7, 5;\npast:\n", "@!%p1 mov.u32 %r7, 5;\nbra.uni past;\npast:\n"]
+)
+@pytest.mark.parametrize("threads", [32, 64])
+def test_register_of_a_branch_that_no_thread_took_is_read_for_nothing(bench, write, threads):
+    body = f"mov.u32 %r1, %tid.x;\nsetp.ge.u32 %p1, %r1, 32;\n{write}"
+    body += "add.s32 %r2, %r7, 1;\nselp.u32 %r3, 0, %r2, %p1;\nret;"
+    bench.run(bench.ptx(body, ""), "k", 1, threads)
+    body = body.replace("setp.ge.u32 %p1, %r1, 32", "setp.ge.u32 %p1, %r1, 0")
+    bench.run(bench.ptx(body, ""), "k", 1, threads)
+
+
+def test_register_that_is_written_behind_its_use(bench):
+    body = "add.s32 %r1, %r7, 1;\nbra.uni on;\non:\nmov.u32 %r7, %r1;\nret;"
+    assert fault_of(bench, bench.ptx(body, "")).kind is FaultKind.UNWRITTEN_REGISTER
+
+
 def test_constant_memory_is_not_written(bench):
     body = "mov.u64 %rd1, c;\ncvta.const.u64 %rd1, %rd1;\nmov.u32 %r1, 1;\nst.u32 [%rd1], %r1;\nret;"
     module = bench.ptx(body, "", ".const .align 4 .u32 c = 7;")

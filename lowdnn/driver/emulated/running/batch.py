@@ -47,25 +47,32 @@ _POISON = 0xFFFF_BAD1_FFFF_BAD1
 
 
 class Unwritten:
-    """The content of a register that nothing has written; any use of it is a fault."""
+    """The content of a register that nothing has written.
 
-    __slots__ = ("_register",)
+    Any use of it is a fault, unless an earlier branch may have written it (``dtype``): a compiler reads such a register
+    without the branch where its value then counts for nothing. It has a conspicuous value.
+    """
 
-    def __init__(self, register: str) -> None:
+    __slots__ = ("_content", "_register")
+
+    def __init__(self, register: str, dtype: Any = None) -> None:
         self._register = register
+        self._content = None if dtype is None else np.asarray(poison(np.dtype(dtype)))
 
     def __getattr__(self, name: str) -> Any:
-        raise self._fault()
+        return getattr(self._value(), name)
 
-    def __array__(self, *_: Any) -> Array:
-        raise self._fault()
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        return self._value()
 
     def __bool__(self) -> bool:
-        raise self._fault()
+        return bool(self._value())
 
-    def _fault(self) -> LaneFault:
-        message = f"register {self._register} is read, but nothing has written it"
-        return LaneFault(FaultKind.UNWRITTEN_REGISTER, message, 0)
+    def _value(self) -> Array:
+        if self._content is None:
+            message = f"register {self._register} is read, but nothing has written it"
+            raise LaneFault(FaultKind.UNWRITTEN_REGISTER, message, 0)
+        return self._content
 
 
 @dataclass
