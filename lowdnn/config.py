@@ -18,6 +18,7 @@
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 | LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
+| LOWDNN_TELEMETRY       | on, off, sample=0.1,interval=5   | off                | see ``telemetry.starting``          |
 
 By default LOWDNN_TUNING_PATH has the user's directory, XDG data + ``lowdnn/tuning``, and behind it that of all users of
 a machine: ``/usr/local/share/lowdnn/tuning``. Records are written to the first.
@@ -58,6 +59,9 @@ _POLICY = (
 )
 
 
+#: The form of the options of telemetry, which ``telemetry.starting`` reads and gives a meaning.
+_TELEMETRY = r"[a-z]+(=[^,]+)?(,[a-z]+(=[^,]+)?)*"
+
 #: Tuning records for all users of a machine.
 _SITE_TUNING_DIR = Path("/usr/local/share/lowdnn/tuning")
 
@@ -68,6 +72,7 @@ AREAS = (
     "cache",
     "compile",
     "context",
+    "driver",
     "dump",
     "events",
     "execute",
@@ -136,6 +141,7 @@ class Config:
     tuning_path: tuple[Path, ...] = field(default_factory=lambda: default_tuning_path(_environment()))
     tuning_s: float | None = None
     record_cases: Path | None = None
+    telemetry: str = ""
     compile_policy: CompilePolicy = CompilePolicy.WAIT
     compile_threads: int | None = None
     compile_gradients: bool = False
@@ -161,6 +167,7 @@ class Config:
             cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, _BYTES),
             tuning_s=_read(source, "LOWDNN_TUNING_SECONDS", None, _SECONDS),
             record_cases=_read(source, "LOWDNN_RECORD_CASES", None, _PATH),
+            telemetry=_read(source, "LOWDNN_TELEMETRY", "", _TELEMETRY_TEXT),
             tuning_path=_read(source, "LOWDNN_TUNING_PATH", default_tuning_path(source), _ABSOLUTE_PATHS),
         )
 
@@ -312,6 +319,12 @@ def _arch(text: str) -> str | None:
     return text.lower() if re.fullmatch(_ARCH, text.lower()) else None
 
 
+def _telemetry(text: str) -> str | None:
+    if _boolean(text) is not None:
+        return "on" if _boolean(text) else ""
+    return text if re.fullmatch(_TELEMETRY, text) else None
+
+
 def _path(text: str) -> Path | None:
     try:
         return Path(text).absolute()
@@ -351,6 +364,7 @@ _SWITCH = _Form("on or off", _boolean)
 _COMPILE_POLICY = _Form(f"one of {', '.join(CompilePolicy)}", _compile_policy)
 _ARCH_NAME = _Form("an architecture such as sm_90a", _arch)
 _POLICY_TEXT = _Form("a policy such as fuzz(7),early", lambda text: text if re.fullmatch(_POLICY, text) else None)
+_TELEMETRY_TEXT = _Form("on, off, or options such as sample=0.1,interval=5", _telemetry)
 _PATH = _Form("a path", _path)
 _ABSOLUTE_PATH = _Form("an absolute path", lambda text: Path(text) if Path(text).is_absolute() else None)
 _ABSOLUTE_PATHS = _Form(f"absolute paths with {os.pathsep} between", _absolute_paths)

@@ -16,6 +16,7 @@ from threading import Lock
 
 from lowdnn.config import Config
 from lowdnn.forking import tell_after_fork
+from lowdnn.observer import counted, happened
 from lowdnn.one_line import one_line
 
 #: Opens an annotated range of the given name.
@@ -68,7 +69,8 @@ def event_line(event: str, fields: Mapping[str, object]) -> str:
 
 
 def emit(logger: logging.Logger, level: int, event: str, fields: Mapping[str, object]) -> None:
-    """Logs one event; costs one comparison when the level is off."""
+    """Logs one event, and tells the observer; costs two comparisons when the level is off and nobody observes."""
+    happened(event, fields)
     if logger.isEnabledFor(level):
         logger.log(level, Event(event, {**fields, **_added_fields()}), stacklevel=2)
 
@@ -141,6 +143,7 @@ class Counters:
     def add(self, name: str, amount: int = 1) -> None:
         with self._lock:
             self._counts[name] += amount
+        counted(name, amount)
 
     def snapshot(self) -> dict[str, int]:
         """The counts now, by name."""

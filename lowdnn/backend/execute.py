@@ -27,7 +27,7 @@ def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     try:
         _launch(handle, plan, variant_pack)
     except LowdnnError as error:
-        handle.last_error = str(error)
+        handle.note_failure(error)
         raise
 
 
@@ -42,7 +42,7 @@ def execute_addresses(
     try:
         _launch_addresses(handle, plan, uids, pointers, workspace)
     except LowdnnError as error:
-        handle.last_error = str(error)
+        handle.note_failure(error)
         raise
 
 

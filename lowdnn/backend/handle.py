@@ -7,6 +7,7 @@ given one cache for them.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +25,13 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
+from lowdnn.events import emit, event_logger
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.bundled_plans import BundledPlans
 from lowdnn.heuristics.kernels_at_hand import KnownChoices
 from lowdnn.heuristics.ranking import Candidate, Ranking, rank
 from lowdnn.heuristics.tuning.record_books import records_of
+from lowdnn.observer import introduce
 from lowdnn.plan import Plan
 from lowdnn.runtime.bundle import Bundle
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
@@ -190,6 +193,8 @@ class Handle(ProcessBound):
         executes are recorded."""
         loaded = self.load(candidate.plan, kept)
         self._watch(candidate, loaded)
+        fields = {"plan": loaded.plan.name, "engine": loaded.plan.engine, "source": candidate.source}
+        emit(event_logger("backend"), logging.DEBUG, "plan_taken", fields)
         return loaded
 
     def adopt(self, candidate: Candidate, loaded: LoadedPlan) -> None:
@@ -224,6 +229,8 @@ class Handle(ProcessBound):
             from lowdnn.backend.repeating import RunCommand  # nobody else needs the families of cases
 
             loaded.command = RunCommand.of(candidate, self.runtime).line
+        loaded.operation = candidate.graph.operation
+        introduce(loaded)
 
     def _check_target(self, plan: Plan) -> None:
         if plan.target_arch != self.arch.name:
@@ -251,10 +258,16 @@ class Handle(ProcessBound):
         try:
             yield
         except LowdnnError as error:
-            self.last_error = str(error)
+            if outer is None:
+                self.note_failure(error)
             raise
         finally:
             self._user = outer
+
+    def note_failure(self, error: LowdnnError) -> None:
+        """Keeps the message of a call that has failed, and tells it as an event."""
+        self.last_error = str(error)
+        emit(event_logger("backend"), logging.DEBUG, "call_failed", {"status": error.status.name, "reason": error})
 
     def check_open(self, call: str) -> None:
         """Raises NotInitializedError for a closed handle."""

@@ -11,12 +11,14 @@ Names and semantics follow the CUDA Driver API reference manual.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
 from lowdnn.driver.results import CuResult
+from lowdnn.events import emit, event_logger
 from lowdnn.status import CompilationFailedError, CudaDriverError, DeviceAllocationFailedError, NotInitializedError
 from lowdnn.tensor_map import Im2colMap, TiledMap
 
@@ -61,6 +63,20 @@ class DriverError(CudaDriverError):
         self.arguments = arguments
         self.explanation = explanation
         self.report: Mapping[str, object] = report or {}
+
+
+def failed_call(
+    call: str,
+    result: int,
+    name: str,
+    arguments: str = "",
+    explanation: str = "",
+    report: Mapping[str, object] | None = None,
+) -> DriverError:
+    """The error of a driver's call that has failed now, which is an event, too."""
+    error = DriverError(call, result, name, arguments, explanation, report)
+    emit(event_logger("driver"), logging.DEBUG, "driver_error", {"call": call, "result": result, "name": name})
+    return error
 
 
 class DriverMemoryError(DriverError, DeviceAllocationFailedError):
@@ -331,6 +347,12 @@ class Driver(Protocol):
         """Ends the capture and returns the graph."""
 
     def stream_is_capturing(self, stream: int) -> bool: ...
+
+    def thread_exchange_capture_mode(self, mode: CaptureMode) -> CaptureMode:
+        """cuThreadExchangeStreamCaptureMode: how far captures forbid calls of this thread, which break them otherwise.
+
+        Returns the former mode, GLOBAL at first. In mode RELAXED the thread may ask events while another one captures.
+        """
 
     def event_create(self, flags: EventFlags = EventFlags.DEFAULT) -> int: ...
 

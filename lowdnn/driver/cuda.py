@@ -22,6 +22,7 @@ from lowdnn.driver.base import (
     LaunchConfig,
     PointerInfo,
     StreamFlags,
+    failed_call,
 )
 from lowdnn.driver.cuda_peers import CudaPeerCalls
 from lowdnn.driver.cuda_tensor_maps import bytes_of_map, im2col_arguments, map_of_bytes, tiled_arguments
@@ -213,6 +214,9 @@ class CudaDriver(CudaPeerCalls):
             raise self._error("cuStreamIsCapturing", result, (stream,))
         return status != 0  # type: ignore[no-any-return]  # CU_STREAM_CAPTURE_STATUS_NONE
 
+    def thread_exchange_capture_mode(self, mode: CaptureMode) -> CaptureMode:
+        return CaptureMode(int(self._call("cuThreadExchangeStreamCaptureMode", self._cu.CUstreamCaptureMode(mode))))
+
     def event_create(self, flags: EventFlags = EventFlags.DEFAULT) -> int:
         return int(self._call("cuEventCreate", int(flags)))
 
@@ -220,7 +224,9 @@ class CudaDriver(CudaPeerCalls):
         self._call("cuEventDestroy", event)
 
     def event_record(self, event: int, stream: int) -> None:
-        self._call("cuEventRecord", event, stream)
+        (result,) = self._cu.cuEventRecord(event, stream)
+        if result:
+            raise self._error("cuEventRecord", result, (event, stream))
 
     def event_synchronize(self, event: int) -> None:
         self._call("cuEventSynchronize", event)
@@ -443,7 +449,7 @@ class CudaDriver(CudaPeerCalls):
     def _error(self, call: str, result: Any, arguments: Sequence[Any], explanation: str = "") -> DriverError:
         if int(result) in KERNEL_FAULTS:
             explanation = explanation or "a kernel of this call or of an earlier one has failed; go on in a new process"
-        return DriverError(call, int(result), result.name, argument_text(arguments), explanation)
+        return failed_call(call, int(result), result.name, argument_text(arguments), explanation)
 
 
 def ptx_isa_of_cuda(cuda_version: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from lowdnn.driver.base import Driver, DriverError, LaunchConfig
+from lowdnn.driver.base import Driver, LaunchConfig, failed_call
 from lowdnn.driver.results import CuResult, argument_text
 from lowdnn.status import BadParamError
 
@@ -76,6 +76,7 @@ CALLS: Mapping[str, str] = {
     "stream_begin_capture": "cuStreamBeginCapture",
     "stream_end_capture": "cuStreamEndCapture",
     "stream_is_capturing": "cuStreamIsCapturing",
+    "thread_exchange_capture_mode": "cuThreadExchangeStreamCaptureMode",
     "event_create": "cuEventCreate",
     "event_destroy": "cuEventDestroy",
     "event_record": "cuEventRecord",
@@ -188,7 +189,7 @@ class FaultyDriver:
             elif call == "stream_end_capture":
                 self._driver.graph_destroy(function(*arguments, **options))
             text = argument_text((*shown, *arguments, *options.values()))
-            raise DriverError(CALLS[call], fault.result, fault.result.c_name, text, f"injected into {call} {number}")
+            raise failed_call(CALLS[call], fault.result, fault.result.c_name, text, f"injected into {call} {number}")
 
         return guarded
 

@@ -11,7 +11,7 @@ from lowdnn.enums import DataType
 from lowdnn.frontend.device_tensor import DeviceTensor
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.interchange import view_of
-from lowdnn.runtime.workspace import Workspace
+from lowdnn.runtime.workspace import Workspace, tell_refusal
 from lowdnn.status import BadParamError, SizeInsufficientError, StreamMismatchError
 
 
@@ -86,6 +86,8 @@ def _view_address(array: object, handle: Handle, need: Need, kept: list[object])
 
 
 def _refuse_size(size_bytes: int, need: Need) -> NoReturn:
+    if need.where.endswith("workspace"):
+        tell_refusal(need.where, need.size_bytes, f"{size_bytes} bytes")
     raise SizeInsufficientError.at(need.where, expected=f"at least {need.size_bytes} bytes", got=f"{size_bytes} bytes")
 
 

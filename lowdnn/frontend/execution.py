@@ -83,7 +83,7 @@ class PreparedExecution:
         try:
             self._launch(values, workspace, handle)
         except LowdnnError as error:
-            handle.last_error = str(error)
+            handle.note_failure(error)
             raise
 
     @property

@@ -130,7 +130,7 @@ class PlanList:
         """Raises GraphPatternError, with a reason for each engine, unless a plan is left to build."""
         if any(not self.barred(entry) for entry in self.in_turn()):
             return
-        raise GraphPatternError(f"pygraph {self.name!r}: no engine runs the graph; " + self._reasons())
+        raise self._refused("no engine runs the graph")
 
     def barred(self, entry: PlanEntry) -> str:
         """Why a filter leaves the entry out, or an empty string."""
@@ -148,6 +148,18 @@ class PlanList:
         Raises GraphPatternError where none works, DriverError, DeviceAllocationFailedError; BadParamError for a pinned
         plan that a filter leaves out.
         """
+        best = self._build(policy, handle)
+        fields = {
+            "graph": self.name,
+            "plan": best.plan.name,
+            "operation": self.graph.operation,
+            "engine": best.plan.engine,
+            "key": best.plan.graph_key,
+        }
+        emit(event_logger("frontend"), logging.INFO, "plan_selected", fields)
+        return best
+
+    def _build(self, policy: build_plan_policy, handle: Handle) -> PreparedExecution:
         best = None if self.pinned is None else self.prepare(self._not_barred(self.pinned), handle)
         if best is None and policy is build_plan_policy.HEURISTICS_CHOICE:
             best = self._prepare_at_hand(handle)
@@ -168,8 +180,7 @@ class PlanList:
             if best is not None and policy is build_plan_policy.HEURISTICS_CHOICE:
                 break
         if best is None:
-            raise GraphPatternError(f"pygraph {self.name!r}: no plan could be built; " + self._reasons())
-        emit(event_logger("frontend"), logging.INFO, "plan_selected", {"graph": self.name, "plan": best.plan.name})
+            raise self._refused("no plan could be built")
         return best
 
     def _prepare_at_hand(self, handle: Handle) -> PreparedExecution | None:
@@ -192,7 +203,7 @@ class PlanList:
         self.check_support()
         found = self.chosen or self.pinned or self.preferred()
         if found is None:
-            raise GraphPatternError(f"pygraph {self.name!r}: no engine runs the graph; " + self._reasons())
+            raise self._refused("no engine runs the graph")
         return found
 
     def preferred(self) -> PlanEntry | None:
@@ -264,6 +275,13 @@ class PlanList:
         new = (found for found in ranking.candidates if found.engine.name not in asked)
         here = [entry.candidate for entry in self._entries]
         self._entries += [PlanEntry(found) for found in new if not any(found is candidate for candidate in here)]
+
+    def _refused(self, what: str) -> GraphPatternError:
+        """The error of a graph that does not run here, with each engine's reason; it is an event, too."""
+        error = GraphPatternError(f"pygraph {self.name!r}: {what}; " + self._reasons())
+        fields = {"graph": self.name, "status": error.status.name}
+        emit(event_logger("frontend"), logging.INFO, "graph_refused", fields)
+        return error
 
     def _reasons(self) -> str:
         """``engine: reason``, a line for each engine of the graph's operations; the others are counted."""

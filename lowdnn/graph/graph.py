@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import cache, cached_property
@@ -87,6 +88,13 @@ class OperationGraph:
     def outputs(self) -> tuple[Tensor, ...]:
         """Non-virtual tensors that an operation writes, in order of first use."""
         return tuple(t for t in self.tensors.values() if t.uid in self._producers and not t.is_virtual)
+
+    @cached_property
+    def operation(self) -> str:
+        """The graph in one word: its operation with the most arithmetic, such as ``convolution_forward``; the first one
+        of several."""
+        name = type(max(self.operations, key=attrgetter("flops"))).__name__.removesuffix("Operation")
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
     @cached_property
     def key(self) -> str:

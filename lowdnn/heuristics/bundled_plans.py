@@ -24,7 +24,7 @@ from lowdnn.enums import KnobType
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.kernels_at_hand import extents_of
-from lowdnn.heuristics.ranking import Candidate
+from lowdnn.heuristics.ranking import Candidate, PlanSource
 from lowdnn.heuristics.structure import structure_of
 from lowdnn.plan import Plan, Work
 from lowdnn.runtime.bundle import BundledPlan, Shipped
@@ -101,7 +101,7 @@ def made_again(
         raise BadParamError.at(f"{where}.plan", expected=expected, got=plan.plan, hint="export the bundle again")
     estimate = plan_us(made, arch)
     reason = f"{estimate:.1f} us estimated, the choice of a bundle"
-    return Candidate(engine, graph, arch, choices, estimate, reason, made, is_bundled=True)
+    return Candidate(engine, graph, arch, choices, estimate, reason, made, source=PlanSource.BUNDLE)
 
 
 def plan_digest(plan: Plan) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Protocol
 
@@ -39,6 +40,15 @@ from lowdnn.status import BadParamError, NotSupportedError, Status
 SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
 
 
+class PlanSource(StrEnum):
+    """Who chose a plan: the cost model, a tuning record, a bundle, or the document of a stored plan."""
+
+    HEURISTIC = "heuristic"
+    RECORD = "record"
+    BUNDLE = "bundle"
+    DOCUMENT = "document"
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One engine with knob choices for one graph; ``plan`` is made at first use.
@@ -46,7 +56,7 @@ class Candidate:
     choices: knobs that differ from the engine's defaults, or all of them.
     estimated_us: see ``engines.model.plan_time``; as measured where a tuning record says.
     reason: one line on why the candidate stands where it does.  made_plan: the plan, where ranking has made it.
-    is_measured: whether ``estimated_us`` was measured.  is_bundled: whether a bundle chose it.
+    is_measured: whether ``estimated_us`` was measured.  source: who chose it.
     slowdown: predicted time relative to that of the candidate in whose place it is (``kernels_at_hand``), else 1.
     better: the candidate in whose place it is, where an execute may switch to that one.
     """
@@ -59,13 +69,17 @@ class Candidate:
     reason: str
     made_plan: Plan | None = field(default=None, repr=False, compare=False)
     is_measured: bool = field(default=False, compare=False)
-    is_bundled: bool = field(default=False, compare=False)
+    source: PlanSource = field(default=PlanSource.HEURISTIC, compare=False)
     slowdown: float = field(default=1.0, compare=False)
     better: Candidate | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def plan(self) -> Plan:
         return self.made_plan or self.engine.plan(self.graph, self.arch, self.choices)
+
+    @property
+    def is_bundled(self) -> bool:
+        return self.source is PlanSource.BUNDLE
 
     @property
     def workspace_bytes(self) -> int:
@@ -169,7 +183,17 @@ class Ranking:
         reason = (
             f"{record.us:.1f} us {'measured' if is_measured else 'estimated in tuning'}, the fastest of those timed"
         )
-        return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason, plan, is_measured)
+        return Candidate(
+            engine,
+            self._graph,
+            self._arch,
+            record.choices,
+            record.us,
+            reason,
+            plan,
+            is_measured,
+            source=PlanSource.RECORD,
+        )
 
     @cached_property
     def _admitted(self) -> tuple[Engine, ...]:

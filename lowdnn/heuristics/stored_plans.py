@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -27,7 +27,7 @@ from lowdnn.engines.engine_set import EngineSet
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.graph.graph import OperationGraph, graph_from
-from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.heuristics.ranking import Candidate, PlanSource, candidate_for, rank
 from lowdnn.status import (
     ArchMismatchError,
     BadParamError,
@@ -79,7 +79,7 @@ def read_plan(text: object, reading: Reading, where: str) -> Candidate:
     lowdnn that is not what this one makes; ArchMismatchError for one of another device; BadParamError for whatever else
     is not as it was written, naming the place and both values.
     """
-    return _restored(read_document(text, "lowdnn_plan", SCHEMA_VERSION, _FIELDS, where), reading, where)
+    return _from(read_document(text, "lowdnn_plan", SCHEMA_VERSION, _FIELDS, where), reading, where)
 
 
 def document(candidate: Candidate) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def document(candidate: Candidate) -> dict[str, Any]:
 
 def restored(document: Any, reading: Reading, where: str) -> Candidate:
     """As ``read_plan``, for a document inside another one."""
-    return _restored(read_fields(document, "lowdnn_plan", SCHEMA_VERSION, _FIELDS, where), reading, where)
+    return _from(read_fields(document, "lowdnn_plan", SCHEMA_VERSION, _FIELDS, where), reading, where)
 
 
 def _fields(candidate: Candidate) -> dict[str, Any]:
@@ -117,6 +117,10 @@ class _Origin:
     graph: OperationGraph
     plan: Mapping[str, Any]
     where: str
+
+
+def _from(fields: Mapping[str, Any], reading: Reading, where: str) -> Candidate:
+    return replace(_restored(fields, reading, where), source=PlanSource.DOCUMENT)
 
 
 def _restored(fields: Mapping[str, Any], reading: Reading, where: str) -> Candidate:

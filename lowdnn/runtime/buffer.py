@@ -40,7 +40,7 @@ class DeviceBuffer(Owned):
         is_borrowed: bool = True,
     ) -> None:
         """A view of memory that someone else owns, unless ``is_borrowed`` is False. ``strides`` default to C order."""
-        super().__init__(context, address, is_borrowed=is_borrowed)
+        super().__init__(context, address, is_borrowed=is_borrowed, size_bytes=size_bytes)
         self.size_bytes = size_bytes
         self.data_type = data_type
         self.shape = shape

@@ -21,6 +21,7 @@ from itertools import chain
 from lowdnn.driver import nvrtc
 from lowdnn.driver.nvrtc import Output
 from lowdnn.events import Counters, emit, event_logger
+from lowdnn.observer import counted
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.bundle import PTX, BundledImage, Shipped
 from lowdnn.runtime.cache import DiskCache
@@ -148,7 +149,9 @@ class KernelCompiler:
     def _stored_ptx(self, source: KernelSource) -> Iterator[Image]:
         """The PTX of the store, if it has the kernel."""
         stored = self._store.get(source.digest)
-        if stored is not None:
+        if stored is None:
+            counted("not_precompiled")
+        else:
             self.counters.add("store_hits")
             yield Image(stored)
 

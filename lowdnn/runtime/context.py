@@ -20,6 +20,7 @@ from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, DriverMemor
 from lowdnn.driver.results import CuResult
 from lowdnn.events import emit, event_logger
 from lowdnn.forking import tell_after_fork
+from lowdnn.observer import introduce
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, InvalidValueError, NotInitializedError
 
@@ -71,10 +72,12 @@ class Context(ProcessBound):
         self.liveness = Liveness()
         self._attributes: dict[DeviceAttribute, int] = {}
         self._pending: deque[tuple[str, Callable[[], None]]] = deque()
-        #: Objects that must be given back before the context is released, by ``id``.
-        self._owners: set[int] = set()
+        #: Bytes of the objects that must be given back before the context is released, by ``id``.
+        self._owners: dict[int, int] = {}
+        self._closing: list[Callable[[], object]] = []
         # Runs at close, at collection or at exit, whichever is first, and only once.
         self._release = weakref.finalize(self, _release_context, driver, device, self.liveness)
+        introduce(self)
 
     def activated(self) -> Activated:
         """Makes the context current in the calling thread for a ``with`` block."""
@@ -163,17 +166,32 @@ class Context(ProcessBound):
 
         reason: text that an error of a later call has in place of "a closed one".
         """
+        closing, self._closing = self._closing, []
+        for call in closing:
+            call()
         self.liveness.closing = reason or self.liveness.closing
         self.liveness.end(self.liveness.closing)
         if not self._owners:
             self._release()
 
-    def hold(self, owner: object) -> None:
-        """Keeps the context until ``let_go``, which ``owner`` calls once it has given back what it owns."""
-        self._owners.add(id(owner))
+    def before_close(self, call: Callable[[], object]) -> None:
+        """Calls ``call``, which must not raise, when the context is closed, while it can still be used."""
+        self._closing.append(call)
+
+    def hold(self, owner: object, size_bytes: int = 0) -> None:
+        """Keeps the context until ``let_go``, which ``owner`` calls once it has given back what it owns.
+
+        size_bytes: the device memory of a buffer.
+        """
+        self._owners[id(owner)] = size_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """The device memory of the open buffers, which their owners told in ``hold``."""
+        return sum(tuple(self._owners.values()))
 
     def let_go(self, owner: object) -> None:
-        self._owners.discard(id(owner))
+        self._owners.pop(id(owner), None)
         if not self.liveness.is_usable and not self._owners:
             self._release()
 

@@ -44,6 +44,7 @@ class LoadedPlan(ProcessBound):
 
     host_bytes: the estimated host memory that it takes in addition to the plan and the kernels.
     command: gives the ``lowdnn run`` line that repeats an execute; "" where nobody has said it.
+    operation: the graph's operation in one word, such as ``matmul``; "unknown" where nobody has said it.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class LoadedPlan(ProcessBound):
         self._workspace: int | None = None
         self._begin = 0
         self._count: ExecuteCount | None = None
+        self.operation = "unknown"
 
     def execute(self, pointers: Pointers, workspace: int = 0, stream: int = 0) -> None:
         """Launches the plan into ``stream``.

@@ -12,6 +12,7 @@ from threading import Lock
 
 from lowdnn.driver.base import DriverError, DriverImageError, FunctionAttribute
 from lowdnn.events import Counters, emit, event_logger
+from lowdnn.observer import introduce
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.ahead import Ahead, Task
 from lowdnn.runtime.compile import Image, KernelCompiler, machine_arch_of
@@ -29,6 +30,7 @@ class ModuleCache(ProcessBound):
     """CUfunctions by kernel. Safe to share between threads.
 
     Counts ``modules_loaded``, and of these ``machine_code_loaded``: those that the driver did not have to assemble.
+    size_bytes: the sizes of the loaded images together.
     """
 
     def __init__(self, context: Context, compiler: KernelCompiler, counters: Counters, ahead: Ahead) -> None:
@@ -41,8 +43,10 @@ class ModuleCache(ProcessBound):
         self._lock = Lock()
         self._functions: dict[KernelRef, int] = {}
         self._modules: list[int] = []
+        self.size_bytes = 0
         self._shared_bytes: dict[int, int] = {}
         self._on_disk: set[KernelRef] = set()
+        introduce(self)
 
     def begin(self, kernels: Sequence[KernelRef]) -> None:
         """Begins to compile what is not loaded yet, in other threads; ``load`` waits for it, and raises its errors.
@@ -114,7 +118,7 @@ class ModuleCache(ProcessBound):
         if not self._context.liveness.is_usable:
             return
         with self._lock:
-            modules, self._modules = self._modules, []
+            modules, self._modules, self.size_bytes = self._modules, [], 0
             self._functions.clear()
             self._shared_bytes.clear()
             begun, self._begun = self._begun, {}
@@ -174,6 +178,7 @@ class ModuleCache(ProcessBound):
                 refused = error
                 continue
             self._modules.append(module)
+            self.size_bytes += size_bytes
             self._counters.add("modules_loaded")
             if image.machine_arch:
                 self._counters.add("machine_code_loaded")

@@ -20,13 +20,14 @@ class Owned(ProcessBound, ABC):
 
     _is_open = False
 
-    def __init__(self, context: Context, handle: int, *, is_borrowed: bool) -> None:
+    def __init__(self, context: Context, handle: int, *, is_borrowed: bool, size_bytes: int = 0) -> None:
+        """size_bytes: the device memory of a buffer."""
         self.context = context
         self.is_borrowed = is_borrowed
         self._handle = handle
         self._is_open = True
         if not is_borrowed:
-            context.hold(self)
+            context.hold(self, size_bytes)
 
     @property
     def is_open(self) -> bool:

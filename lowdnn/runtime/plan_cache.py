@@ -16,6 +16,7 @@ from typing import Self
 
 from lowdnn.checks import integer
 from lowdnn.forking import tell_after_fork
+from lowdnn.observer import counted
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.process_bound import ProcessBound
@@ -98,7 +99,8 @@ class PlanCache(ProcessBound):
             else:
                 self._hits += 1
                 self._loaded.move_to_end((runtime, plan))
-            return found
+        counted("plan_misses" if found is None else "plan_hits")
+        return found
 
     def keep(self, runtime: Runtime, loaded: LoadedPlan) -> LoadedPlan:
         """Keeps a plan that ``runtime`` has loaded, and returns it; the one that is kept already, if there is one."""

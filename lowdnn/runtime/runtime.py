@@ -15,6 +15,7 @@ from lowdnn.driver import configured_driver
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.events import Counters, emit, event_logger, range_annotator
 from lowdnn.logs import log_to, stop_logging
+from lowdnn.observer import start
 from lowdnn.plan import Plan
 from lowdnn.runtime.ahead import Ahead, Task
 from lowdnn.runtime.bundle import Bundle, Shipped
@@ -50,6 +51,7 @@ class Runtime(ProcessBound):
         Raises ArchMismatchError for a bundle for another device.
         """
         self.config = Config.from_environment() if config is None else config
+        start(self.config.telemetry)
         self.driver = driver
         self.counters = Counters()
         self.context = Context(driver, device)

@@ -19,14 +19,13 @@ class SwitchingPlan:
     A switch may change results by rounding, as any two algorithms differ; it counts as ``algorithm_switches``, with an
     event. Safe to share between threads: each execute runs one of the plans as a whole.
 
-    execute: as ``LoadedPlan.execute``; once switched, the better plan's own, at no further cost.
     """
 
     def __init__(self, loaded: LoadedPlan, better: Plan, runtime: Runtime, keep: Callable[[LoadedPlan], None]) -> None:
         """Begins to compile and to load ``better``. ``keep`` is called with it by the execute that switches."""
         self.loaded = self._first = loaded
         self.uids = loaded.uids
-        self.execute: Callable[[Pointers, int, int], None] = self._execute
+        self._is_settled = False
         self._runtime = runtime
         self._keep = keep
         self._lock = Lock()
@@ -41,27 +40,35 @@ class SwitchingPlan:
         """The plan that runs now, which is not left any more: another object, such as a CUDA graph, relies on it."""
         with self._lock:
             self._task.cancel()
-            self.execute = self.loaded.execute
+            self._is_settled = True
             return self.loaded
 
-    def _execute(self, pointers: Pointers, workspace: int = 0, stream: int = 0) -> None:
-        if self._task.is_done and not self._is_capturing(stream):
+    def execute(self, pointers: Pointers, workspace: int = 0, stream: int = 0) -> None:
+        """As ``LoadedPlan.execute``."""
+        if not self._is_settled and self._task.is_done and not self._is_capturing(stream):
             with self._lock:
                 self._switch()
         self.loaded.execute(pointers, workspace, stream)
 
     def _switch(self) -> None:
         """Takes the better plan, where it could be loaded and no other thread has taken it."""
-        if self.execute != self._execute:
+        if self._is_settled:
             return
         if not self._task.has_failed:
             better = self._task.result()
-            fields = {"from": self.loaded.plan.name, "to": better.plan.name}
+            fields = {
+                "operation": self.loaded.operation,
+                "graph": better.plan.graph_key,
+                "from": self.loaded.plan.name,
+                "to": better.plan.name,
+                "from_engine": self.loaded.plan.engine,
+                "to_engine": better.plan.engine,
+            }
             emit(event_logger("runtime"), logging.INFO, "algorithm_switch", fields)
             self._runtime.counters.add("algorithm_switches")
             self._keep(better)
             self.loaded = better
-        self.execute = self.loaded.execute
+        self._is_settled = True
 
     def _is_capturing(self, stream: int) -> bool:
         with self._runtime.context.activated():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.context import Context
-from lowdnn.runtime.workspace import ALIGNMENT_BYTES
+from lowdnn.runtime.workspace import ALIGNMENT_BYTES, tell_refusal
 from lowdnn.status import (
     AttributeTypeError,
     BadParamError,
@@ -19,6 +19,7 @@ from lowdnn.status import (
 
 #: The lowest host address; the pages below are never mapped, so a lower number was meant as the value itself.
 LOWEST_HOST_ADDRESS = 1 << 16
+_WORKSPACE = "variant_pack.workspace"
 #: The last aligned address; from none after it does a workspace begin.
 _LAST_WORKSPACE = 2**64 - ALIGNMENT_BYTES
 #: Addresses of workspaces that are known to be checked.
@@ -79,12 +80,13 @@ class PackRules:
         Raises what ``check_tensors`` raises, but for any alignment.
         """
         needed_bytes = self._plan.workspace_bytes
-        where = "variant_pack.workspace"
+        where = _WORKSPACE
         if type(address) is not int or not 0 <= address <= _LAST_WORKSPACE:
             raise _no_address(where, address)
         if needed_bytes == 0:
             return address
         if address == 0:
+            tell_refusal(where, needed_bytes, "none")
             raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
         begin = self._begins.get(address)
         if begin is None or self._checks_ranges:
@@ -107,6 +109,8 @@ class PackRules:
             )
         rest_bytes = info.base + info.size_bytes - address
         if rest_bytes < size_bytes:
+            if where == _WORKSPACE:
+                tell_refusal(where, size_bytes, f"{rest_bytes} bytes")
             raise SizeInsufficientError.at(
                 where, expected=f"{size_bytes} bytes", got=f"{rest_bytes} to the end of its buffer"
             )

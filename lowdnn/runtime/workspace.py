@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+from lowdnn.events import emit, event_logger
+from lowdnn.observer import introduce
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.owned import Owned
 from lowdnn.status import SizeInsufficientError
@@ -15,6 +19,12 @@ def size_anywhere(needed_bytes: int) -> int:
     return needed_bytes and needed_bytes + ALIGNMENT_BYTES - 1
 
 
+def tell_refusal(where: str, needed_bytes: int, got: object) -> None:
+    """Tells as an event that a plan gets no workspace of the size that it needs."""
+    fields = {"for": where, "bytes": needed_bytes, "reason": got}
+    emit(event_logger("workspace"), logging.WARNING, "workspace_refused", fields)
+
+
 class Workspace(Owned):
     """``size_bytes`` of device memory at ``address``, 256-byte aligned; size 0 has address 0."""
 
@@ -22,6 +32,7 @@ class Workspace(Owned):
         super().__init__(context, context.allocate(size_bytes, label), is_borrowed=False)
         self.size_bytes = size_bytes
         self._label = label
+        introduce(self)
 
     @property
     def address(self) -> int:

@@ -23,6 +23,7 @@ from typing import Self
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, DriverMemoryError, EventFlags
 from lowdnn.events import emit, event_logger
 from lowdnn.forking import tell_after_fork
+from lowdnn.observer import introduce
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import (
@@ -121,6 +122,7 @@ class WorkspacePool(ProcessBound):
         self._allocations = self._handovers = self._refusals = 0
         self._logger = event_logger("workspace")
         tell_after_fork(self)
+        introduce(self)
 
     def after_fork(self) -> None:
         self.lock = threading.Lock()
@@ -208,6 +210,11 @@ class WorkspacePool(ProcessBound):
     @property
     def is_open(self) -> bool:
         return self._is_open
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held from the driver now."""
+        return self._size_bytes
 
     def close(self) -> None:
         """Waits for the device and frees everything. CUDA graphs with the pool's memory must not be launched any more.

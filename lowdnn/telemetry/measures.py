@@ -124,7 +124,9 @@ FALLBACKS = _counter(
 HANGS = _counter("lowdnn_hangs_total", "Executes that the watchdog found beyond their limit of time.")
 
 BUFFER_BYTES = _gauge("lowdnn_buffer_bytes", "Device memory that open buffers hold.", unit="bytes")
-WORKSPACE_BYTES = _gauge("lowdnn_workspace_bytes", "Device memory that pools of workspace hold.", unit="bytes")
+WORKSPACE_BYTES = _gauge(
+    "lowdnn_workspace_bytes", "Device memory that workspaces hold, those of pools included.", unit="bytes"
+)
 MODULE_BYTES = _gauge("lowdnn_module_bytes", "Sizes of the loaded images together: PTX and machine code.", unit="bytes")
 FREE_BYTES = _gauge("lowdnn_device_memory_free_bytes", "Free memory of a device in use.", "device", sums=False)
 TOTAL_BYTES = _gauge("lowdnn_device_memory_total_bytes", "Memory of a device in use.", "device", sums=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from typing import Final, TypeVar
 
 from lowdnn.events import emit, event_logger
@@ -29,10 +29,10 @@ CellT = TypeVar("CellT", bound="Counter | Gauge | Distribution")
 
 
 class Counter:
-    """A number that only grows. Safe to share between threads."""
+    """A number that only grows. Safe to share between threads, and with finalizers that run in the midst of a call."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._value = 0.0
 
     def add(self, amount: float = 1) -> None:
@@ -47,14 +47,14 @@ class Counter:
             return self._value
 
     def after_fork(self) -> None:
-        self._lock, self._value = Lock(), 0.0
+        self._lock, self._value = RLock(), 0.0
 
 
 class Gauge:
     """A number that goes up and down. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._value = 0.0
 
     def set(self, value: float) -> None:
@@ -70,14 +70,14 @@ class Gauge:
             return self._value
 
     def after_fork(self) -> None:
-        self._lock, self._value = Lock(), 0.0
+        self._lock, self._value = RLock(), 0.0
 
 
 class Distribution:
     """Values counted in the buckets of a histogram. Safe to share between threads."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
@@ -94,22 +94,25 @@ class Distribution:
             return Histogram(self._bounds, tuple(self._counts), self._total)
 
     def after_fork(self) -> None:
-        self._lock, self._total = Lock(), 0.0
+        self._lock, self._total = RLock(), 0.0
         self._counts = [0] * (len(self._bounds) + 1)
 
 
 class Registry:
-    """The values of measures, by label. Safe to share between threads; the child of a fork begins with no values."""
+    """The values of measures, by label. Safe to share between threads.
+
+    The child of a fork begins without values and feeds.
+    """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._cells: dict[Measure, dict[tuple[str, ...], Counter | Gauge | Distribution]] = {}
         self._feeds: list[Callable[[], None]] = []
         self._logger = event_logger("telemetry")
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        self._lock = Lock()
+        self._lock, self._feeds = RLock(), []
         for cells in self._cells.values():
             for cell in cells.values():
                 cell.after_fork()

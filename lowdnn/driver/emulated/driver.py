@@ -52,6 +52,7 @@ from lowdnn.driver.emulated.streams import (
     destroy_stream,
     elapsed_ms,
     end_capture,
+    exchange_capture_mode,
     finish,
     record_event,
     refuse_in_capture,
@@ -274,6 +275,10 @@ class EmulatedDriver(PeerCalls):
     def stream_is_capturing(self, stream: int) -> bool:
         with self._context.entered("cuStreamIsCapturing", stream) as state:
             return stream_of(state, stream).capture is not None
+
+    def thread_exchange_capture_mode(self, mode: CaptureMode) -> CaptureMode:
+        with self._context.entered("cuThreadExchangeStreamCaptureMode", mode) as state:
+            return exchange_capture_mode(state, mode)
 
     def event_create(self, flags: EventFlags = EventFlags.DEFAULT) -> int:
         with self._context.entered("cuEventCreate") as state:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from threading import local
 from typing import TypeVar
 
 from lowdnn.driver.base import CaptureMode, DriverError
@@ -71,7 +72,8 @@ class EventState:
 class System:
     """The common objects of a driver's devices: their addresses, their ``states`` by number, graphs by handle.
 
-    ``handles`` gives new ones. A device has a state as long as its primary context is held.
+    ``handles`` gives new ones. ``capture_modes`` has the ``mode`` of each thread that has set one. A device has a state
+    as long as its primary context is held.
     """
 
     space: AddressSpace
@@ -80,6 +82,7 @@ class System:
     states: dict[int, DeviceState] = field(default_factory=dict)
     graphs: dict[int, Graph] = field(default_factory=dict)
     executables: dict[int, Graph] = field(default_factory=dict)
+    capture_modes: local = field(default_factory=local)
 
 
 @dataclass

@@ -53,6 +53,18 @@ def begin_capture(state: DeviceState, stream: int, mode: CaptureMode) -> None:
     state.system.states[found.device].captures.append(found.capture)
 
 
+def capture_mode(state: DeviceState) -> CaptureMode:
+    """How far captures forbid calls of the calling thread."""
+    mode: CaptureMode = getattr(state.system.capture_modes, "mode", CaptureMode.GLOBAL)
+    return mode
+
+
+def exchange_capture_mode(state: DeviceState, mode: CaptureMode) -> CaptureMode:
+    former = capture_mode(state)
+    state.system.capture_modes.mode = mode
+    return former
+
+
 def graph_handle(state: DeviceState, capture: Capture) -> int:
     """The handle of the graph that is captured."""
     if not capture.handle:
@@ -104,7 +116,9 @@ def refuse_in_capture(capture: Capture | None, call: str) -> None:
 
 
 def refuse_in_any_capture(state: DeviceState, call: str) -> None:
-    """As above, for a call with an effect outside its stream: only relaxed captures allow it."""
+    """As above, for a call with an effect outside its stream: only relaxed captures and relaxed threads allow it."""
+    if capture_mode(state) is CaptureMode.RELAXED:
+        return
     strict = (capture for capture in state.captures if capture.mode is not CaptureMode.RELAXED)
     refuse_in_capture(next(strict, None), call)
 
