@@ -18,7 +18,7 @@
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 | LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
-| LOWDNN_TELEMETRY       | on, off, sample=0.1,interval=5   | off                | see ``telemetry.starting``          |
+| LOWDNN_TELEMETRY       | on, off, sample=0.1,json=a, ...  | off                | see ``telemetry.starting``          |
 
 By default LOWDNN_TUNING_PATH has the user's directory, XDG data + ``lowdnn/tuning``, and behind it that of all users of
 a machine: ``/usr/local/share/lowdnn/tuning``. Records are written to the first.
@@ -364,7 +364,7 @@ _SWITCH = _Form("on or off", _boolean)
 _COMPILE_POLICY = _Form(f"one of {', '.join(CompilePolicy)}", _compile_policy)
 _ARCH_NAME = _Form("an architecture such as sm_90a", _arch)
 _POLICY_TEXT = _Form("a policy such as fuzz(7),early", lambda text: text if re.fullmatch(_POLICY, text) else None)
-_TELEMETRY_TEXT = _Form("on, off, or options such as sample=0.1,interval=5", _telemetry)
+_TELEMETRY_TEXT = _Form("on, off, or options such as sample=0.1,prometheus=9400", _telemetry)
 _PATH = _Form("a path", _path)
 _ABSOLUTE_PATH = _Form("an absolute path", lambda text: Path(text) if Path(text).is_absolute() else None)
 _ABSOLUTE_PATHS = _Form(f"absolute paths with {os.pathsep} between", _absolute_paths)

@@ -19,8 +19,8 @@ from lowdnn.forking import tell_after_fork
 from lowdnn.observer import counted, happened
 from lowdnn.one_line import one_line
 
-#: Opens an annotated range of the given name.
-Annotate = Callable[[str], AbstractContextManager[object]]
+#: Opens an annotated range of a name, with a text as its payload.
+Annotate = Callable[[str, str], AbstractContextManager[object]]
 #: Gives further fields of an event that is about to be written, such as the ids of a trace.
 Fields = Callable[[], Mapping[str, object]]
 
@@ -117,8 +117,8 @@ def _field_sources(root: logging.Logger) -> list[_AddedFields]:
 
 
 def range_annotator(config: Config) -> Annotate | None:
-    """A function that opens an NVTX range in the domain ``lowdnn``; None unless asked for and the package ``nvtx`` is
-    there."""
+    """A function that opens an NVTX range in the domain ``lowdnn``, whose payload are the bytes of a text; None unless
+    asked for and the package ``nvtx`` is there."""
     if not config.nvtx:
         return None
     try:
@@ -126,7 +126,7 @@ def range_annotator(config: Config) -> Annotate | None:
     except ImportError:
         emit(event_logger("events"), logging.WARNING, "nvtx_missing", {"hint": "pip install nvtx"})
         return None
-    return lambda name: nvtx.annotate(message=name, domain="lowdnn")
+    return lambda name, payload: nvtx.annotate(message=name, domain="lowdnn", payload=payload.encode() or None)
 
 
 class Counters:

@@ -64,14 +64,23 @@ def test_counters_are_exact_between_threads() -> None:
 
 
 def test_ranges_go_to_nvtx_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[dict[str, str]] = []
+    opened: list[dict[str, object]] = []
     fake = ModuleType("nvtx")
     fake.annotate = lambda **options: opened.append(options) or nullcontext()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "nvtx", fake)
     annotate = range_annotator(Config(nvtx=True))
     assert annotate is not None
-    with annotate("eng1_matmul"):
-        assert opened == [{"message": "eng1_matmul", "domain": "lowdnn"}]
+    with annotate("eng1_matmul", "lowdnn run 'matmul m=1'"), annotate("eng2_matmul", ""):
+        named = {"message": "eng1_matmul", "domain": "lowdnn", "payload": b"lowdnn run 'matmul m=1'"}
+        assert opened == [named, {"message": "eng2_matmul", "domain": "lowdnn", "payload": None}]
+
+
+def test_the_package_nvtx_takes_the_payload() -> None:
+    pytest.importorskip("nvtx", reason="the package itself is under test")
+    annotate = range_annotator(Config(nvtx=True))
+    assert annotate is not None
+    with annotate("eng1_matmul", "lowdnn run 'matmul m=1'"):
+        pass
 
 
 def test_a_missing_nvtx_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -225,7 +225,7 @@ class Handle(ProcessBound):
     def _watch(self, candidate: Candidate, loaded: LoadedPlan) -> None:
         if self._recorder is not None:
             self._recorder.watch(candidate.graph, loaded)
-        if loaded.is_logged:
+        if loaded.tells_command:
             from lowdnn.backend.repeating import RunCommand  # nobody else needs the families of cases
 
             loaded.command = RunCommand.of(candidate, self.runtime).line

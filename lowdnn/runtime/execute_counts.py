@@ -13,8 +13,9 @@ class ExecuteCount:
 
     def __init__(self) -> None:
         self._numbers = count()
-        #: Called with the stream of an execute, which ``next`` takes for a default that it never needs.
-        self.tick: Callable[[int], object] = partial(next, self._numbers)
+        #: Called with the stream of an execute, which ``next`` takes for a default that it never needs. Returns larger
+        #: and larger numbers.
+        self.tick: Callable[[int], int] = partial(next, self._numbers)
         self._lock = Lock()
         self._next = 0
 

@@ -78,7 +78,8 @@ class LoadedPlan(ProcessBound):
         self._pack = PackRules(plan, context, checks_ranges=checks_ranges)
         self._loggers = event_logger("execute"), event_logger("launch")
         self.is_logged = any(logger.isEnabledFor(logging.DEBUG) for logger in self._loggers)
-        self._is_observed = annotate is not None or self.is_logged
+        #: Whether an execute tells its ``command`` somewhere.
+        self.tells_command = self._is_observed = annotate is not None or self.is_logged
         self._observer: ExecuteObserver | None = None
         self.command: Callable[[], str] = str
         self._liveness = context.liveness
@@ -228,7 +229,7 @@ class LoadedPlan(ProcessBound):
         """Launches the plan in its own context, with the events and profiler ranges that are asked for."""
         with (
             self.context.activated(),
-            nullcontext() if self._annotate is None else self._annotate(self.plan.name),
+            nullcontext() if self._annotate is None else self._annotate(self.plan.name, self.command()),
         ):
             for step, planned in self._planned_steps:
                 if planned is not None:

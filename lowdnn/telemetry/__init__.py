@@ -1,7 +1,7 @@
 """Telemetry counts and times the work of lowdnn in this process, for Prometheus, OpenTelemetry, or a file.
 
     from lowdnn import telemetry
-    from lowdnn.telemetry.prometheus import Endpoint
+    from lowdnn.telemetry.endpoint import Endpoint
 
     telemetry.enable(sample=0.01, exporters=[Endpoint(port=9400)])
     ...

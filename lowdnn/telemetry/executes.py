@@ -6,14 +6,15 @@ it stands.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import cycle
+from math import log1p
 from random import Random
 from threading import RLock
 from time import perf_counter
-from typing import Final, cast
+from typing import cast
 from weakref import WeakKeyDictionary
 
 from lowdnn.forking import tell_after_fork
@@ -24,51 +25,53 @@ from lowdnn.telemetry import measures
 from lowdnn.telemetry.device_clock import DeviceClock, Observe
 from lowdnn.telemetry.registry import Registry
 
-#: Draws of a sampler before they repeat; a prime number, so that no loop of a program keeps step with them.
-_DRAWS: Final = 10_007
-
 #: Opens a span around an execute of a plan, and gives what gets the device's seconds for it later.
 Spans = Callable[[LoadedPlan], AbstractContextManager[Observe]]
 
 
-def sampler(share: float) -> Callable[[], bool]:
-    """Says at each call whether to sample: ``share`` of the calls, 0 to 1, at random places. Costs some 30 ns.
-
-    Safe to share between threads.
-    """
-    chosen = round(share * _DRAWS) or (1 if share else 0)
-    draws = [True] * chosen + [False] * (_DRAWS - chosen)
-    Random().shuffle(draws)
-    return cycle(draws).__next__
+def gaps(share: float) -> Callable[[], int]:
+    """Draws how many executes on the next timed one comes, so that each is timed with probability ``share``, 0 to 1."""
+    if share <= 0:
+        return lambda: sys.maxsize
+    if share >= 1:
+        return lambda: 1
+    draw, rate = Random().expovariate, -log1p(-share)
+    return lambda: 1 + int(draw(rate))
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """is_sampled: says at each call whether to sample (``sampler``).  spans: opens spans around sampled executes."""
+    """share: how many executes are timed, 0 to 1.  spans: opens spans around these."""
 
-    is_sampled: Callable[[], bool]
+    share: float
     spans: Spans | None = None
 
 
 class ExecuteWatch:
     """The measures of the executes of one operation by one engine.
 
-    is_sampled: whether the next execute is timed.  tick: counts one execute, whatever it is given.
-    spans: opens a span around a sampled execute, or None.
+    begin: counts an execute and returns its number, whatever it is given.  fail: takes it back.
+    next_timed: the number of the next execute that is timed.  gap: draws how far behind it the one after it is.
+    spans: opens a span around a timed execute, or None.
     """
 
     def __init__(self, registry: Registry, operation: str, engine: str, sampling: Sampling) -> None:
-        self.is_sampled = sampling.is_sampled
+        self._begun, self._failed = ExecuteCount(), ExecuteCount()
+        self.begin, self.fail = self._begun.tick, self._failed.tick
+        self.gap = gaps(sampling.share)
+        self.next_timed = self.gap() - 1
         self.spans = sampling.spans
-        self._count = ExecuteCount()
-        self.tick = self._count.tick
         self.observe_host = registry.histogram(measures.EXECUTE_HOST_SECONDS, operation).observe
         self.observe_device = registry.histogram(measures.KERNEL_SECONDS, operation, engine).observe
         self._counter = registry.counter(measures.EXECUTES, operation, engine)
+        self._owed = 0
 
     def settle(self) -> None:
-        """Adds the executes so far to the registry's counter."""
-        self._counter.add(self._count.take())
+        """Adds the executes so far, without those that have failed, to the registry's counter."""
+        executes = self._begun.take() - self._failed.take() - self._owed
+        # An execute may fail behind the last look at those that have begun.
+        self._counter.add(max(executes, 0))
+        self._owed = max(-executes, 0)
 
 
 class WatchedPlan(LoadedPlan):
@@ -80,11 +83,16 @@ class WatchedPlan(LoadedPlan):
 
     def execute(self, pointers: Pointers, workspace: int = 0, stream: int = 0) -> None:
         watch = self.watched_by
-        if watch.is_sampled():
-            self._execute_timed(watch, pointers, workspace, stream)
-        else:
-            LoadedPlan.execute(self, pointers, workspace, stream)
-        watch.tick(stream)
+        try:
+            number = watch.begin(stream)
+            if number < watch.next_timed:
+                LoadedPlan.execute(self, pointers, workspace, stream)
+            else:
+                watch.next_timed = number + watch.gap()
+                self._execute_timed(watch, pointers, workspace, stream)
+        except BaseException:
+            watch.fail(stream)
+            raise
 
     def _execute_timed(self, watch: ExecuteWatch, pointers: Pointers, workspace: int, stream: int) -> None:
         """The execute between two events, unless the stream is being captured."""

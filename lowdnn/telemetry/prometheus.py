@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,8 +23,16 @@ from lowdnn.telemetry.registry import REGISTRY, Registry
 from lowdnn.telemetry.samples import Family, Histogram, Sample
 
 
-class RegistryCollector(Collector):
-    """Gives the values of a lowdnn registry to a ``CollectorRegistry`` that it is registered in.
+class QuietCollector(Collector):
+    """A collector that is registered without being read."""
+
+    def describe(self) -> tuple[Metric, ...]:
+        """No metric ahead."""
+        return ()
+
+
+class RegistryCollector(QuietCollector):
+    """Gives the values of a lowdnn registry to a ``CollectorRegistry`` that it is registered in:
 
     prometheus_client.REGISTRY.register(lowdnn.telemetry.prometheus.RegistryCollector())
     """
@@ -34,14 +43,20 @@ class RegistryCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from map(metric, self._registry.collect())
 
-    def describe(self) -> tuple[Metric, ...]:
-        """No metric ahead: registering reads nothing."""
-        return ()
+
+class _Read(QuietCollector):
+    """Gives values that have been read."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from map(metric, self._families)
 
 
 def text(registry: Registry = REGISTRY) -> str:
     """All values now, in Prometheus' text format."""
-    return generate_latest(_collecting(registry)).decode()
+    return generate_latest(collecting(RegistryCollector(registry))).decode()
 
 
 def write_text_file(path: Path | str, registry: Registry = REGISTRY) -> None:
@@ -49,7 +64,34 @@ def write_text_file(path: Path | str, registry: Registry = REGISTRY) -> None:
 
     Raises OSError where the file cannot be written.
     """
-    write_to_textfile(str(path), _collecting(registry))
+    write_to_textfile(str(path), collecting(RegistryCollector(registry)))
+
+
+class TextFile:
+    """Exports into a file for node_exporter's textfile collector, which reads ``*.prom`` of its directory.
+
+    ``%p`` in the path is the number of the process, so that several ones do not overwrite each other.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = str(path)
+
+    def open(self, registry: Registry) -> None:
+        """Writes the file for the first time; raises OSError where that is not possible."""
+        write_text_file(self._file, registry)
+
+    def export(self, families: Sequence[Family]) -> None:
+        write_to_textfile(self._file, collecting(_Read(families)))
+
+    def close(self) -> None:
+        """Leaves the file as it is."""
+
+    def after_fork(self) -> None:
+        """Leaves the parent's file alone."""
+
+    @property
+    def _file(self) -> str:
+        return self._path.replace("%p", str(os.getpid()))
 
 
 def metric(family: Family) -> Metric:
@@ -86,7 +128,8 @@ def _type(measure: Measure) -> str:
     return str(measure.kind) if is_named else "unknown"
 
 
-def _collecting(registry: Registry) -> CollectorRegistry:
+def collecting(collector: Collector) -> CollectorRegistry:
+    """A registry of prometheus_client with one collector."""
     found = CollectorRegistry()
-    found.register(RegistryCollector(registry))
+    found.register(collector)
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from threading import RLock
 from typing import Final, TypeVar
 
@@ -25,6 +26,8 @@ MOST_SERIES: Final = 1000
 #: The label value that stands for all further ones.
 OTHER: Final = "other"
 
+#: Gets a histogram, the values of its labels, and one value.
+Listener = Callable[[Measure, tuple[str, ...], float], None]
 CellT = TypeVar("CellT", bound="Counter | Gauge | Distribution")
 
 
@@ -74,11 +77,15 @@ class Gauge:
 
 
 class Distribution:
-    """Values counted in the buckets of a histogram. Safe to share between threads."""
+    """Values counted in the buckets of a histogram. Safe to share between threads.
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
+    tell: gets each value, too.
+    """
+
+    def __init__(self, bounds: tuple[float, ...], tell: Callable[[float], None]) -> None:
         self._lock = RLock()
         self._bounds = bounds
+        self._tell = tell
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
 
@@ -88,6 +95,7 @@ class Distribution:
         with self._lock:
             self._counts[place] += 1
             self._total += value
+        self._tell(value)
 
     def read(self) -> Histogram:
         with self._lock:
@@ -108,11 +116,12 @@ class Registry:
         self._lock = RLock()
         self._cells: dict[Measure, dict[tuple[str, ...], Counter | Gauge | Distribution]] = {}
         self._feeds: list[Callable[[], None]] = []
+        self._listeners: tuple[Listener, ...] = ()
         self._logger = event_logger("telemetry")
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        self._lock, self._feeds = RLock(), []
+        self._lock, self._feeds, self._listeners = RLock(), [], ()
         for cells in self._cells.values():
             for cell in cells.values():
                 cell.after_fork()
@@ -130,7 +139,8 @@ class Registry:
 
     def histogram(self, measure: Measure, *labels: str) -> Distribution:
         """The histogram of these label values."""
-        return self._cell(measure, Kind.HISTOGRAM, labels, lambda: Distribution(measure.buckets))
+        tell = partial(self._tell, measure, labels)
+        return self._cell(measure, Kind.HISTOGRAM, labels, lambda: Distribution(measure.buckets, tell))
 
     def add_feed(self, feed: Callable[[], None]) -> None:
         """Calls ``feed`` before each ``collect``, to bring gauges and counters up to date. Its errors are logged."""
@@ -141,6 +151,16 @@ class Registry:
         """Undoes ``add_feed``; does nothing where it was undone before."""
         with self._lock:
             self._feeds = [other for other in self._feeds if other != feed]
+
+    def listen(self, listener: Listener) -> None:
+        """Calls ``listener`` with each value of a histogram. Its errors are logged."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def stop_listening(self, listener: Listener) -> None:
+        """Undoes ``listen``; does nothing where it was undone before."""
+        with self._lock:
+            self._listeners = tuple(other for other in self._listeners if other != listener)
 
     def collect(self) -> tuple[Family, ...]:
         """All values now, behind one call of each feed, by measure in the order of their names."""
@@ -163,6 +183,14 @@ class Registry:
         with self._lock:
             self._cells.clear()
             self._feeds.clear()
+            self._listeners = ()
+
+    def _tell(self, measure: Measure, labels: tuple[str, ...], value: float) -> None:
+        for listener in self._listeners:
+            try:
+                listener(measure, labels, value)
+            except Exception as error:
+                emit(self._logger, logging.WARNING, "telemetry_listener_failed", {"reason": error})
 
     def _cell(self, measure: Measure, kind: Kind, labels: tuple[str, ...], make: Callable[[], CellT]) -> CellT:
         if measure.kind is not kind:

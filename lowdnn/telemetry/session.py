@@ -13,7 +13,7 @@ from lowdnn.observer import observe, subjects
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import BadParamError, NotInitializedError
-from lowdnn.telemetry.executes import PlanWatcher, Sampling, Spans, sampler
+from lowdnn.telemetry.executes import PlanWatcher, Sampling, Spans
 from lowdnn.telemetry.exporting import Exporter, ExportThread
 from lowdnn.telemetry.gauges import TorchFallbacks, read_gauges
 from lowdnn.telemetry.observation import Observation
@@ -88,7 +88,7 @@ class Session:
             if self._enabled is not None:
                 hint = "call telemetry.disable() first"
                 raise BadParamError.at("telemetry.enable", expected="telemetry that is off", got="on", hint=hint)
-            watcher = PlanWatcher(self._registry, Sampling(sampler(options.sample), options.spans))
+            watcher = PlanWatcher(self._registry, Sampling(options.sample, options.spans))
             feeds: tuple[Feed, ...] = (read_gauges, TorchFallbacks().read, *options.feeds)
             self._feeds = [watcher.settle, *(partial(feed, self._registry) for feed in feeds)]
             for feed in self._feeds:

@@ -361,18 +361,19 @@ def test_launches_are_logged_before_they_happen(scale: Scale, caplog: pytest.Log
 
 
 def test_each_execute_is_one_profiler_range(scale: Scale) -> None:
-    names: list[str] = []
+    ranges: list[tuple[str, str]] = []
 
     @contextmanager
-    def annotate(name: str) -> Iterator[None]:
-        names.append(name)
+    def annotate(name: str, payload: str) -> Iterator[None]:
+        ranges.append((name, payload))
         yield
 
     runtime = scale.runtime
     loaded = LoadedPlan(scale_plan(COUNT, launches=2), runtime.context, runtime.modules, annotate=annotate)
     loaded.execute(scale.pointers)
+    loaded.command = lambda: "lowdnn run"
     loaded.execute(scale.pointers)
-    assert names == ["eng0_test_scale"] * 2
+    assert ranges == [("eng0_test_scale", ""), ("eng0_test_scale", "lowdnn run")]
 
 
 def test_a_closed_runtime_is_told(scale: Scale) -> None:

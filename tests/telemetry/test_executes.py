@@ -7,7 +7,6 @@ import os
 import pickle
 import tracemalloc
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 
@@ -23,7 +22,7 @@ from lowdnn.runtime.stream import Stream
 from lowdnn.status import AttributeTypeError, BadParamError, NotInitializedError
 from lowdnn.telemetry import measures
 from lowdnn.telemetry.device_clock import MOST_PAIRS
-from lowdnn.telemetry.executes import WatchedPlan, sampler
+from lowdnn.telemetry.executes import WatchedPlan, gaps
 from tests.telemetry.conftest import Program, opened_program, value_of
 
 LABELS = "scale", "test_scale"
@@ -255,15 +254,20 @@ def test_what_belongs_to_the_process_is_not_pickled(program: Program) -> None:
     assert pickle.loads(pickle.dumps(families)) == families
 
 
-def test_the_sampler_draws_its_share_at_changing_distances() -> None:
-    is_sampled = sampler(0.01)
-    draws = [is_sampled() for _ in range(200_000)]
-    assert 1800 < sum(draws) < 2200
-    places = [place for place, drawn in enumerate(draws) if drawn]
-    assert len({after - before for before, after in pairwise(places)}) > 20
-    for share, expected in ((0.0, {False}), (1.0, {True}), (1e-9, {False, True})):
-        is_sampled = sampler(share)
-        assert {is_sampled() for _ in range(20_000)} == expected
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+def test_a_share_of_the_executes_is_timed_at_changing_distances(share: float) -> None:
+    gap = gaps(share)
+    drawn = [gap() for _ in range(20_000)]
+    assert min(drawn) >= 1
+    # The mean of so many draws is off by 4 % with a probability below one in ten million.
+    assert 0.96 < len(drawn) / (share * sum(drawn)) < 1.04
+    assert len(set(drawn)) > 5
+
+
+def test_all_or_no_execute_is_timed() -> None:
+    assert gaps(1.0)() == 1
+    assert gaps(0.0)() > 2**62
+    assert gaps(1e-12)() > 1000
 
 
 @pytest.mark.parametrize(

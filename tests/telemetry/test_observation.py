@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -190,12 +193,24 @@ def test_graphs_that_no_engine_runs_are_refusals(handle: Handle) -> None:
 
 def test_calls_of_torch_that_ran_natively_are_fallbacks(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [SimpleNamespace(calls=3, reason="dtype"), SimpleNamespace(calls=50, reason="")]
-    monkeypatch.setitem(__import__("sys").modules, "lowdnn.torch", SimpleNamespace(counts=lambda: paths))
+    monkeypatch.setitem(sys.modules, "lowdnn.torch", SimpleNamespace(counts=lambda: paths))
     assert value_of(measures.FALLBACKS, "torch") == 3
     paths[0].calls = 5
     assert value_of(measures.FALLBACKS, "torch") == 5
     paths[0].calls = 1  # the counts have begun anew
     assert value_of(measures.FALLBACKS, "torch") == 6
+
+
+def test_a_profiler_range_has_the_line_that_repeats_the_execute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, bytes]] = []
+    fake = SimpleNamespace(annotate=lambda **options: opened.append(options) or nullcontext())
+    monkeypatch.setitem(sys.modules, "nvtx", fake)  # type: ignore[arg-type]
+    with Handle.open("emulated", config=replace(_config(tmp_path), nvtx=True)) as handle:
+        relu(handle).run(x=np.ones(64, np.float32))
+    (one,) = opened
+    assert one["payload"].startswith(b"lowdnn run --check --device emulated")
 
 
 def test_an_observer_that_fails_hurts_nobody(handle: Handle, caplog: pytest.LogCaptureFixture) -> None:

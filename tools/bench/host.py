@@ -41,7 +41,7 @@ from lowdnn.runtime.sources import SourceTree
 from lowdnn.runtime.stream import Stream
 from lowdnn.tensor_map import TensorMapDataType, TiledMap
 
-_COPY_SOURCE = """
+COPY_SOURCE = """
 struct Params { const float* x; float* y; long long count; };
 extern "C" __global__ void KERNEL_NAME(const __grid_constant__ Params p) {
   long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -61,14 +61,14 @@ extern "C" __global__ void KERNEL_NAME(const __grid_constant__ Params p) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(&p.y) : "memory");
 }
 """
-_COUNT = 1024
+COUNT = 1024
 _BURST = 100
 
 
 def measure_host(repeats: int) -> dict[str, Timing]:
     """The time of each kind of call, the bare launch first; ``repeats`` bursts of each."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "copy.cu").write_text(_COPY_SOURCE, encoding="utf-8")
+        (Path(folder) / "copy.cu").write_text(COPY_SOURCE, encoding="utf-8")
         (Path(folder) / "maps.cu").write_text(_MAPS_SOURCE, encoding="utf-8")
         config = Config(disk_cache=False)
         with (
@@ -84,9 +84,9 @@ def measure_host(repeats: int) -> dict[str, Timing]:
 
 def _calls(runtime: Runtime, stream: Stream) -> dict[str, Callable[[], object]]:
     driver, handle = runtime.driver, stream.handle
-    loaded = runtime.load(_copy_plan())
-    buffers = tuple(DeviceBuffer.allocate(runtime.context, 4 * _COUNT) for _ in range(3))
-    buffers[0].copy_from_host(np.zeros(_COUNT, np.float32))
+    loaded = runtime.load(copy_plan())
+    buffers = tuple(DeviceBuffer.allocate(runtime.context, 4 * COUNT) for _ in range(3))
+    buffers[0].copy_from_host(np.zeros(COUNT, np.float32))
     x, y, z = (buffer.address for buffer in buffers)
     by_uid = {1: x, 2: y}
     graph = driver.graph_create()
@@ -166,7 +166,7 @@ def _executing(loaded: LoadedPlan, stream: int, *choices: tuple[int, int]) -> Ca
 
 def _bare_launch(runtime: Runtime, buffers: Sequence[DeviceBuffer], stream: int) -> Callable[[], object]:
     block = _bare_parameters(buffers)
-    function = bindings.CUfunction(runtime.modules.function(_copy_plan().kernels[0]))
+    function = bindings.CUfunction(runtime.modules.function(copy_plan().kernels[0]))
     raw_stream, parameters = bindings.CUstream(stream), block[1].ctypes.data
     launch_kernel = bindings.cuLaunchKernel
 
@@ -178,7 +178,7 @@ def _bare_launch(runtime: Runtime, buffers: Sequence[DeviceBuffer], stream: int)
 
 def _bare_extended_launch(runtime: Runtime, buffers: Sequence[DeviceBuffer], stream: int) -> Callable[[], object]:
     block = _bare_parameters(buffers)
-    function = bindings.CUfunction(runtime.modules.function(_copy_plan().kernels[0]))
+    function = bindings.CUfunction(runtime.modules.function(copy_plan().kernels[0]))
     config, parameters = bindings.CUlaunchConfig(), block[1].ctypes.data
     config.gridDimX, config.gridDimY, config.gridDimZ = 8, 1, 1
     config.blockDimX, config.blockDimY, config.blockDimZ = 128, 1, 1
@@ -193,7 +193,7 @@ def _bare_extended_launch(runtime: Runtime, buffers: Sequence[DeviceBuffer], str
 
 def _bare_parameters(buffers: Sequence[DeviceBuffer]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """The parameters of the copy, and the ``void*[]`` with their address."""
-    values = np.array([buffers[0].address, buffers[1].address, _COUNT], np.uint64)
+    values = np.array([buffers[0].address, buffers[1].address, COUNT], np.uint64)
     return values, np.array([values.ctypes.data], np.uint64)
 
 
@@ -211,15 +211,15 @@ def _measure(calls: dict[str, Callable[[], object]], stream: Stream, repeats: in
     return {name: Timing.of(values) for name, values in times_us.items()}
 
 
-def _copy_plan() -> Plan:
-    arguments = Struct((TensorPointer(1), TensorPointer(2), Scalar(ScalarType.I64, _COUNT)))
+def copy_plan() -> Plan:
+    arguments = Struct((TensorPointer(1), TensorPointer(2), Scalar(ScalarType.I64, COUNT)))
     launch = Launch(0, (8, 1, 1), (128, 1, 1), (arguments,))
     return _plan(KernelRef("bench_copy_f32_sm80", "copy.cu", "sm_80"), launch)
 
 
 def _maps_plan(own_cluster: int, **launch: Any) -> Plan:
     """``own_cluster``: the blocks of the clusters that the kernel asks for."""
-    layout = TiledMap(TensorMapDataType.FLOAT32, 0, (32, _COUNT // 32), (128,), (32, 8), (1, 1))
+    layout = TiledMap(TensorMapDataType.FLOAT32, 0, (32, COUNT // 32), (128,), (32, 8), (1, 1))
     arguments = Struct((TensorMap(TensorPointer(1), layout), TensorMap(TensorPointer(2), layout)))
     name = f"bench_maps_c{own_cluster}_f32_sm90a"
     kernel = KernelRef(name, "maps.cu", "sm_90a", (("CLUSTER", own_cluster),))
@@ -236,8 +236,8 @@ def _plan(kernel: KernelRef, launch: Launch) -> Plan:
         kernels=(kernel,),
         launches=(launch,),
         tensors=(
-            PlanTensor(1, "x", DataType.FLOAT, 4 * _COUNT, 16, is_output=False),
-            PlanTensor(2, "y", DataType.FLOAT, 4 * _COUNT, 16, is_output=True),
+            PlanTensor(1, "x", DataType.FLOAT, 4 * COUNT, 16, is_output=False),
+            PlanTensor(2, "y", DataType.FLOAT, 4 * COUNT, 16, is_output=True),
         ),
     )
 
