@@ -178,6 +178,10 @@ class Context(ProcessBound):
         """Calls ``call``, which must not raise, when the context is closed, while it can still be used."""
         self._closing.append(call)
 
+    def not_before_close(self, call: Callable[[], object]) -> None:
+        """Undoes ``before_close``."""
+        self._closing = [other for other in self._closing if other is not call]
+
     def hold(self, owner: object, size_bytes: int = 0) -> None:
         """Keeps the context until ``let_go``, which ``owner`` calls once it has given back what it owns.
 

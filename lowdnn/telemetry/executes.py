@@ -6,17 +6,19 @@ it stands.
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from math import log1p
 from random import Random
 from threading import RLock
 from time import perf_counter
-from typing import cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from lowdnn.events import emit, event_logger
 from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.execute_counts import ExecuteCount
@@ -107,7 +109,7 @@ class WatchedPlan(LoadedPlan):
                 LoadedPlan.execute(self, pointers, workspace, stream)
                 pair.observe = watch.observe_device
             else:
-                with watch.spans(self) as observe_span:
+                with _span(watch.spans, self) as observe_span:
                     LoadedPlan.execute(self, pointers, workspace, stream)
                 pair.observe = _both(watch.observe_device, observe_span)
         except BaseException:
@@ -166,8 +168,9 @@ class PlanWatcher:
                 if type(loaded) is WatchedPlan:
                     _become(loaded, LoadedPlan)
         self.settle()
-        for clock in list(self._clocks.values()):
+        for context, clock in list(self._clocks.items()):
             clock.close()
+            context.not_before_close(clock.close)
 
 
 def _become(loaded: LoadedPlan, kind: type[LoadedPlan]) -> None:
@@ -175,9 +178,48 @@ def _become(loaded: LoadedPlan, kind: type[LoadedPlan]) -> None:
     loaded.__class__ = kind
 
 
+@contextmanager
+def _span(spans: Spans, loaded: LoadedPlan) -> Iterator[Observe]:
+    """A span of ``spans``, whose own errors reach no execute."""
+    with ExitStack() as stack:
+        try:
+            span = spans(loaded)
+            observe = span.__enter__()
+        except Exception as error:
+            _span_failed(error)
+            yield _unobserved
+            return
+        stack.push(_guarded(span))
+        yield observe
+
+
+def _guarded(span: AbstractContextManager[Observe]) -> Callable[..., None]:
+    """The end of a span."""
+
+    def end(*raised: Any) -> None:
+        try:
+            span.__exit__(*raised)
+        except Exception as error:
+            if error is not raised[1]:
+                _span_failed(error)
+
+    return end
+
+
 def _both(first: Observe, second: Observe) -> Observe:
     def observe(seconds: float) -> None:
         first(seconds)
-        second(seconds)
+        try:
+            second(seconds)
+        except Exception as error:
+            _span_failed(error)
 
     return observe
+
+
+def _unobserved(seconds: float) -> None:
+    pass
+
+
+def _span_failed(error: Exception) -> None:
+    emit(event_logger("telemetry"), logging.WARNING, "span_failed", {"reason": repr(error)})

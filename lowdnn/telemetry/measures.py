@@ -33,6 +33,7 @@ class Measure:
     """One measure. A histogram has upper bounds of its buckets in ``buckets``, ascending, in its unit; behind the last
     one lies the bucket of everything else.
 
+    values: the values of its one label, where they are known.
     sums: whether the values of several processes add up; otherwise the largest stands for all of them, as with the free
     memory of a device that they share.
     """
@@ -44,7 +45,15 @@ class Measure:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     area: Area = Area.LIBRARY
+    values: tuple[str, ...] = ()
     sums: bool = True
+
+    @property
+    def known_labels(self) -> tuple[tuple[str, ...], ...]:
+        """The label values that a counter has from the start, so that rates see the first event, too."""
+        if not self.labels:
+            return ((),)
+        return tuple((value,) for value in self.values)
 
 
 def _steps(first: int, last: int) -> tuple[float, ...]:
@@ -53,6 +62,7 @@ def _steps(first: int, last: int) -> tuple[float, ...]:
 
 
 _OPERATION_AND_ENGINE = ("operation", "engine")
+_CACHES = ("plan", "disk", "module")
 _GPU_LABELS = ("gpu", "UUID")
 #: From 1 us to 10 s.
 _KERNEL_SECONDS = _steps(-6, 1)
@@ -63,8 +73,10 @@ _REQUEST_SECONDS = _steps(-3, 1)
 _BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
-def _counter(name: str, text: str, *labels: str, unit: str = "", area: Area = Area.LIBRARY) -> Measure:
-    return Measure(name, Kind.COUNTER, unit, text, labels, area=area)
+def _counter(
+    name: str, text: str, *labels: str, unit: str = "", area: Area = Area.LIBRARY, values: tuple[str, ...] = ()
+) -> Measure:
+    return Measure(name, Kind.COUNTER, unit, text, labels, area=area, values=values)
 
 
 def _gauge(
@@ -84,6 +96,7 @@ PLANS = _counter(
     "lowdnn_plans_total",
     "Plans loaded, by where they come from: heuristic, record (of tuning), bundle, or document (a stored plan).",
     "source",
+    values=("heuristic", "record", "bundle", "document"),
 )
 COMPILES = _counter("lowdnn_compiles_total", "Kernels that NVRTC compiled.")
 COMPILE_SECONDS = _counter("lowdnn_compile_seconds_total", "Time that NVRTC took for them.", unit="seconds")
@@ -91,11 +104,13 @@ CACHE_HITS = _counter(
     "lowdnn_cache_hits_total",
     "Plans found loaded (plan), kernels found in the disk cache (disk), and kernels found precompiled (module).",
     "cache",
+    values=_CACHES,
 )
 CACHE_MISSES = _counter(
     "lowdnn_cache_misses_total",
     "Plans that had to be loaded (plan), and kernels in neither the disk cache (disk) nor precompiled (module).",
     "cache",
+    values=_CACHES,
 )
 MODULE_LOADS = _counter("lowdnn_module_loads_total", "Modules that the driver loaded.")
 REFUSALS = _counter("lowdnn_refusals_total", "Calls that raised an error, by its status.", "status")
@@ -114,12 +129,14 @@ DRIVER_ERRORS = _counter(
     "lowdnn_driver_errors_total",
     "Errors of the driver: sticky ones, after which a process can only end, and other ones.",
     "kind",
+    values=("sticky", "other"),
 )
 FALLBACKS = _counter(
     "lowdnn_fallbacks_total",
     "Calls that the native kernel ran (torch), graphs split into several plans (composite), and plans that ran in "
     "place of one not compiled yet (cache).",
     "from",
+    values=("torch", "composite", "cache"),
 )
 HANGS = _counter("lowdnn_hangs_total", "Executes that the watchdog found beyond their limit of time.")
 

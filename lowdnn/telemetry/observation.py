@@ -27,6 +27,7 @@ _COUNTS: Final[Mapping[str, tuple[Measure, tuple[str, ...]]]] = {
     "bundle_hits": (measures.CACHE_HITS, ("module",)),
     "not_precompiled": (measures.CACHE_MISSES, ("module",)),
     "plans_at_hand": (measures.FALLBACKS, ("cache",)),
+    "hangs": (measures.HANGS, ()),
 }
 #: Results after which a context, and mostly the process, is of no use any more.
 _STICKY: Final = KERNEL_FAULTS | {
@@ -57,7 +58,6 @@ class Observation:
             "graph_refused": lambda fields: self._add(measures.REFUSALS, fields["status"]),
             "workspace_refused": lambda fields: self._add(measures.WORKSPACE_FAILURES),
             "driver_error": self._driver_failed,
-            "execute_hangs": lambda fields: self._add(measures.HANGS),
         }
 
     def counted(self, name: str, amount: int) -> None:

@@ -16,6 +16,7 @@ from lowdnn.status import BadParamError, NotInitializedError
 from lowdnn.telemetry.executes import PlanWatcher, Sampling, Spans
 from lowdnn.telemetry.exporting import Exporter, ExportThread
 from lowdnn.telemetry.gauges import TorchFallbacks, read_gauges
+from lowdnn.telemetry.measures import MEASURES, Area, Kind
 from lowdnn.telemetry.observation import Observation
 from lowdnn.telemetry.registry import REGISTRY, Registry
 
@@ -100,6 +101,7 @@ class Session:
                 self._remove_feeds()
                 raise
             self._thread, self._watcher, self._enabled = thread, watcher, Enabled(self)
+            self._begin_at_zero()
             observe(Observation(self._registry, watcher))
             for loaded in subjects(LoadedPlan):
                 watcher.watch(loaded)
@@ -123,6 +125,12 @@ class Session:
             if thread is not None:
                 thread.stop()
             self._remove_feeds()
+
+    def _begin_at_zero(self) -> None:
+        for measure in MEASURES:
+            if measure.area is Area.LIBRARY and measure.kind is Kind.COUNTER:
+                for labels in measure.known_labels:
+                    self._registry.counter(measure, *labels)
 
     def _remove_feeds(self) -> None:
         for feed in self._feeds:

@@ -294,6 +294,7 @@ def test_it_is_enabled_once(program: Program) -> None:
             first.disable()
             assert telemetry.is_enabled()
         assert second is not first
+    assert not program.runtime.context._closing, "a context forgets the telemetry that has ended"
     with pytest.raises(NotInitializedError, match="expected telemetry that is on, got off"):
         telemetry.disable()
 

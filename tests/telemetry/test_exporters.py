@@ -55,6 +55,14 @@ def test_the_endpoint_serves_what_is_counted_by_now(program: Program) -> None:
         scraped(endpoint)
 
 
+def test_counters_are_there_before_the_first_event() -> None:
+    endpoint = Endpoint(port=0)
+    with telemetry.enable(exporters=[endpoint]):
+        found = scraped(endpoint)
+    for series in ("driver_errors_total sticky", "out_of_memory_total", "hangs_total", "fallbacks_total composite"):
+        assert found[f"lowdnn_{series}"] == 0, "a rate sees no event that the first sample has already"
+
+
 def test_a_port_that_is_taken_leaves_telemetry_off(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         file = JsonLines(tmp_path / "lines")

@@ -28,7 +28,7 @@ from lowdnn.heuristics.stored_plans import Reading, read_plan, write_plan
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import DeviceAllocationFailedError, GraphPatternError, LowdnnError, SizeInsufficientError
-from lowdnn.telemetry import measures
+from lowdnn.telemetry import Measure, measures
 from tests.telemetry.conftest import value_of
 
 
@@ -119,6 +119,22 @@ def test_building_a_graph_again_with_another_plan_is_a_switch(handle: Handle) ->
     (sample,) = family.samples
     assert sample.labels[0] == "matmul"
     assert sample.value == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "labels"),
+    [
+        ("plans_at_hand", measures.FALLBACKS, ("cache",)),
+        ("hangs", measures.HANGS, ()),
+        ("bundle_hits", measures.CACHE_HITS, ("module",)),
+    ],
+)
+def test_counts_of_the_library_are_measures(
+    handle: Handle, name: str, measure: Measure, labels: tuple[str, ...]
+) -> None:
+    handle.runtime.counters.add(name, 3)
+    handle.runtime.counters.add("keys_passed_over")
+    assert value_of(measure, *labels) == 3
 
 
 def test_a_switch_to_the_better_plan_is_counted(handle: Handle) -> None:

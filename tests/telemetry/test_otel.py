@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from lowdnn import telemetry
 from lowdnn.events import emit, event_logger
+from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.status import BadParamError
 from lowdnn.telemetry import REGISTRY, measures
+from lowdnn.telemetry.device_clock import Observe
 from lowdnn.telemetry.otel import OpenTelemetry, trace_fields
-from tests.telemetry.conftest import Program
+from tests.telemetry.conftest import Program, value_of
 
 
 @pytest.fixture
@@ -113,3 +117,31 @@ def test_a_listener_that_fails_costs_nobody_a_value(caplog: pytest.LogCaptureFix
     assert cell.read().count == 1
     assert "full" in caplog.text
     REGISTRY.stop_listening(failing)
+
+
+@pytest.mark.parametrize("place", ["call", "enter", "exit", "observe"])
+def test_a_tracer_that_fails_hurts_no_execute(program: Program, place: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Span(AbstractContextManager[Observe]):
+        def __enter__(self) -> Observe:
+            fail("enter")
+            return lambda seconds: fail("observe")
+
+        def __exit__(self, *_: object) -> None:
+            fail("exit")
+
+    def fail(here: str) -> None:
+        if here == place:
+            raise RuntimeError("the collector is away")
+
+    def spans(loaded: LoadedPlan) -> Span:
+        fail("call")
+        return Span()
+
+    with telemetry.enable(sample=1.0, spans=spans):
+        program.run(3)
+        with pytest.raises(BadParamError):
+            program.loaded.execute((1, 2), 0, 0)
+        program.synchronize()
+        assert value_of(measures.EXECUTES, "scale", "test_scale") == 3
+        assert value_of(measures.KERNEL_SECONDS, "scale", "test_scale") == 3
+    assert "the collector is away" in caplog.text
