@@ -20,7 +20,7 @@ from lowdnn.runtime.context import Context
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import AttributeTypeError, BadParamError, NotInitializedError
-from lowdnn.telemetry import measures
+from lowdnn.telemetry import Histogram, measures
 from lowdnn.telemetry.device_clock import MOST_PAIRS
 from lowdnn.telemetry.executes import WatchedPlan, gaps
 from tests.telemetry.conftest import Program, opened_program, value_of
@@ -62,6 +62,18 @@ def test_every_execute_is_counted_and_some_are_timed(program: Program) -> None:
         lines = telemetry.summary().splitlines()
         assert lines[1].split()[:3] == ["scale", "test_scale", "40"]
     assert program.events == 0
+
+
+def test_times_are_the_seconds_between_the_events(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program.runtime.driver, "event_elapsed_ms", lambda start, end: 2.0)
+    with telemetry.enable(sample=1.0):
+        program.run(3)
+        program.synchronize()
+        (family,) = [one for one in telemetry.collect() if one.measure is measures.KERNEL_SECONDS]
+    (value,) = [sample.value for sample in family.samples]
+    assert isinstance(value, Histogram)
+    assert value.total == pytest.approx(6e-3)
+    assert 1e-3 <= value.quantile(0.5) <= 2e-3
 
 
 def test_plans_loaded_while_it_is_on_are_watched_too(tmp_path: Path) -> None:
