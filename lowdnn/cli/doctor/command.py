@@ -12,7 +12,7 @@ from lowdnn.cli.doctor.execution import execution
 from lowdnn.cli.doctor.facts import NAMES, Facts
 from lowdnn.cli.doctor.findings import Finding, Verdict, worst
 from lowdnn.cli.doctor.installation import files, packages, precompiled, settings
-from lowdnn.cli.doctor.machine import cache, driver, gpus, nccl, nvrtc
+from lowdnn.cli.doctor.machine import cache, driver, gpus, nccl, nvrtc, temporary
 from lowdnn.cli.doctor.requirements import Requirement, read_requirements, unmet
 from lowdnn.cli.options import Options
 from lowdnn.one_line import one_line
@@ -25,6 +25,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     precompiled,
     driver,
     gpus,
+    temporary,
     nvrtc,
     nccl,
     cache,

@@ -12,7 +12,7 @@ from lowdnn.cli.doctor.findings import Finding, Verdict
 from lowdnn.status import LowdnnError
 
 #: Its kernel is precompiled, so that a missing compiler does not fail it.
-_CASE = "pointwise dims=64x64 ops=relu dtype=fp32"
+_CASE = "pointwise dims=64x64 ops=add+relu dtype=fp32"
 _REQUEST = Request(engine=None, is_checked=True, is_exact=True, repeats=0, seed=1)
 
 

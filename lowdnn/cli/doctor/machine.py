@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def gpus(facts: Facts) -> Iterator[Finding]:
         else:
             reason = f"{gpu['name']} has compute capability {capability}, {_LEAST_CAPABILITY} is needed"
             yield Finding(check, Verdict.FAILURE, reason, "hide it by CUDA_VISIBLE_DEVICES, or take another GPU")
+
+
+def temporary(facts: Facts) -> Iterator[Finding]:
+    """There is a place for temporary files, without which NVRTC is not found."""
+    try:
+        yield Finding("temporary", Verdict.OK, f"files go to {tempfile.gettempdir()}")
+    except FileNotFoundError as error:
+        remedy = "mount a volume for /tmp, or set TMPDIR: NVRTC is not found without one"
+        yield Finding("temporary", Verdict.FAILURE, str(error), remedy)
 
 
 def nvrtc(facts: Facts) -> Iterator[Finding]:

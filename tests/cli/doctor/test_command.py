@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.cli.doctor import command
-from lowdnn.cli.doctor.execution import execution
+from lowdnn.cli.doctor.execution import _CASE, execution
 from lowdnn.cli.doctor.facts import Facts
 from lowdnn.cli.doctor.findings import Finding, Verdict
 from lowdnn.cli.main import main
+from lowdnn.enums import HeurMode
+from lowdnn.runtime.module_store import ModuleStore
 from tests.cli.doctor.support import H200, facts_of
 
 
@@ -25,6 +29,16 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert found["execution 0"] == "ok"
     assert "failure" not in found.values()
     assert report["versions"]["nvrtc"].startswith("13.")
+
+
+def test_the_case_needs_no_compiler() -> None:
+    """Its kernels are precompiled for each architecture of the emulated device that a GPU stands for."""
+    known = {kernel.name for kernel in ModuleStore.installed().kernels.values()}
+    for arch in ("sm_80", "sm_90a", "sm_120"):
+        with Handle.open("emulated", arch=arch) as handle:
+            best = handle.rank(parse_case(_CASE).graph(), HeurMode.A).best
+            assert best is not None
+            assert {kernel.name for kernel in best.plan.kernels} <= known
 
 
 def test_wrong_results_of_a_device_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

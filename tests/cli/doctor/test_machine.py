@@ -11,7 +11,7 @@ import pytest
 
 from lowdnn.cli.doctor.facts import kernel_module
 from lowdnn.cli.doctor.findings import Finding, Verdict
-from lowdnn.cli.doctor.machine import cache, driver, gpus, nccl, nvrtc
+from lowdnn.cli.doctor.machine import cache, driver, gpus, nccl, nvrtc, temporary
 from lowdnn.driver.results import CuResult
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.status import CompilationFailedError
@@ -75,6 +75,19 @@ def test_gpus_are_judged_one_by_one() -> None:
 def test_a_driver_without_gpus(device: str, verdict: Verdict) -> None:
     (found,) = gpus(facts_of(device=device))
     assert (found.verdict, found.reason) == (verdict, "the driver shows none")
+
+
+def test_no_place_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only root file system without a volume for /tmp."""
+    assert [found.verdict for found in temporary(facts_of())] == [Verdict.OK]
+
+    def none() -> str:
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    (found,) = temporary(facts_of())
+    assert found.verdict is Verdict.FAILURE
+    assert "mount a volume for /tmp" in found.remedy
 
 
 @pytest.mark.parametrize(
