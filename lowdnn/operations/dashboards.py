@@ -19,9 +19,16 @@ def _lines(title: str, description: str, unit: str, *queries: Query, warning: fl
     return Panel(title, description, unit, queries, warning=warning)
 
 
-def _by(labels: str, measure: str, legend: str, function: str = "rate", window: str = "5m") -> Query:
-    """The growth of a counter, added up by ``labels``."""
-    return Query(f"sum by ({labels}) ({function}({measure}{_POOL}[{window}]))", legend)
+def _rate(labels: str, measure: str, legend: str) -> Query:
+    """The growth of a counter in a second, added up by ``labels``."""
+    return Query(f"sum by ({labels}) (rate({measure}{_POOL}[5m]))", legend)
+
+
+def _events(labels: str, measure: str, legend: str) -> Query:
+    """The events of an hour, added up by ``labels``. A series that begins within it has its value, not its growth."""
+    series = f"{measure}{_POOL}"
+    growth = f"increase({series}[1h])"
+    return Query(f"sum by ({labels}) ({growth} > 0 or ({series} unless {series} offset 1h) or {growth})", legend)
 
 
 EXECUTIVE = Dashboard(
@@ -156,7 +163,7 @@ ON_CALL = Dashboard(
             "Requests by answer",
             "Answers a second by HTTP status.",
             "reqps",
-            _by("code", "lowdnn_service_requests_total", "{{code}}"),
+            _rate("code", "lowdnn_service_requests_total", "{{code}}"),
         ),
         _lines(
             "Latency by pod",
@@ -171,14 +178,14 @@ ON_CALL = Dashboard(
             "Requests that wait for a batch, and requests turned away a second.",
             "short",
             Query(f"sum by (instance) (lowdnn_service_queue_length{_POOL})", "{{instance}} waiting"),
-            _by("instance", "lowdnn_service_shed_total", "{{instance}} turned away"),
+            _rate("instance", "lowdnn_service_shed_total", "{{instance}} turned away"),
         ),
         _lines(
             "Driver resets",
             "Sticky errors, hangs and other errors of the driver within an hour (M5). None is good.",
             "short",
-            _by("host, instance, kind", "lowdnn_driver_errors_total", "{{instance}} {{kind}}", "increase", "1h"),
-            _by("host, instance", "lowdnn_hangs_total", "{{instance}} hang", "increase", "1h"),
+            _events("host, instance, kind", "lowdnn_driver_errors_total", "{{instance}} {{kind}}"),
+            _events("host, instance", "lowdnn_hangs_total", "{{instance}} hang"),
             warning=1.0,
         ),
         _lines(
@@ -201,8 +208,8 @@ ON_CALL = Dashboard(
             "Out of memory",
             "Errors within an hour (M4): any, and those of workspaces (M9). None is good.",
             "short",
-            _by("host, instance", "lowdnn_out_of_memory_total", "{{instance}}", "increase", "1h"),
-            _by("host, instance", "lowdnn_workspace_failures_total", "{{instance}} workspace", "increase", "1h"),
+            _events("host, instance", "lowdnn_out_of_memory_total", "{{instance}}"),
+            _events("host, instance", "lowdnn_workspace_failures_total", "{{instance}} workspace"),
             warning=1.0,
         ),
         Panel(
@@ -247,18 +254,16 @@ DEBUG = Dashboard(
             "Algorithm by operation",
             "Executes a second by operation and engine.",
             "ops",
-            _by("operation, engine", "lowdnn_executes_total", "{{operation}} {{engine}}"),
+            _rate("operation, engine", "lowdnn_executes_total", "{{operation}} {{engine}}"),
         ),
         _lines(
             "Algorithm switches",
             "Plans within an hour that changed to another engine or other knobs (M8).",
             "short",
-            _by(
+            _events(
                 "operation, from_engine, to_engine",
                 "lowdnn_algorithm_switches_total",
                 "{{operation}}: {{from_engine}} to {{to_engine}}",
-                "increase",
-                "1h",
             ),
         ),
         _lines(
@@ -306,29 +311,29 @@ DEBUG = Dashboard(
             "Plans by source",
             "Plans loaded within an hour: by heuristics, tuning records, bundles and documents.",
             "short",
-            _by("source", "lowdnn_plans_total", "{{source}}", "increase", "1h"),
-            _by("from", "lowdnn_fallbacks_total", "fallback: {{from}}", "increase", "1h"),
+            _events("source", "lowdnn_plans_total", "{{source}}"),
+            _events("from", "lowdnn_fallbacks_total", "fallback: {{from}}"),
         ),
         _lines(
             "Compiler",
             "Kernels compiled within an hour, seconds that it took, and modules loaded.",
             "short",
-            _by("instance", "lowdnn_compiles_total", "{{instance}} kernels", "increase", "1h"),
-            _by("instance", "lowdnn_compile_seconds_total", "{{instance}} seconds", "increase", "1h"),
-            _by("instance", "lowdnn_module_loads_total", "{{instance}} modules", "increase", "1h"),
+            _events("instance", "lowdnn_compiles_total", "{{instance}} kernels"),
+            _events("instance", "lowdnn_compile_seconds_total", "{{instance}} seconds"),
+            _events("instance", "lowdnn_module_loads_total", "{{instance}} modules"),
         ),
         _lines(
             "Caches",
             "Hits and misses within an hour by cache.",
             "short",
-            _by("cache", "lowdnn_cache_hits_total", "{{cache}} hits", "increase", "1h"),
-            _by("cache", "lowdnn_cache_misses_total", "{{cache}} misses", "increase", "1h"),
+            _events("cache", "lowdnn_cache_hits_total", "{{cache}} hits"),
+            _events("cache", "lowdnn_cache_misses_total", "{{cache}} misses"),
         ),
         _lines(
             "Refusals",
             "Calls that raised an error within an hour, by status.",
             "short",
-            _by("status", "lowdnn_refusals_total", "{{status}}", "increase", "1h"),
+            _events("status", "lowdnn_refusals_total", "{{status}}"),
         ),
         _lines(
             "Batches",

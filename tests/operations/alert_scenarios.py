@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Where a scenario happens: each has a pool and a process of its own, in place of POOL.
@@ -14,7 +15,8 @@ _IMAGES = f"lowdnn_service_images_total{{{_WHERE}}}"
 _GPU = f'gpu="0",UUID="GPU-0",{_WHERE}'
 _OPERATION = f'operation="matmul",engine="e",{_WHERE}'
 
-Phases = tuple[tuple[int, float], ...]
+#: Samples, None where there is none.
+Values = Sequence[float | None]
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Scenario:
     """
 
     alert: str
-    series: dict[str, list[float]]
+    series: dict[str, Values]
     quiet: int
     fires: int
     holds: int
@@ -51,7 +53,12 @@ def burst(quiet: int, events: float, rest: int = 400) -> list[float]:
     return levels((quiet, 0), (rest, events))
 
 
-def _latency(*phases: tuple[int, float], measure: str, labels: str) -> dict[str, list[float]]:
+def born(quiet: int, events: float, rest: int = 400) -> list[float | None]:
+    """A counter that appears with its first events, behind ``quiet`` minutes."""
+    return [None] * quiet + [events] * rest
+
+
+def _latency(*phases: tuple[int, float], measure: str, labels: str) -> dict[str, Values]:
     """Series of a histogram, of which 100 values a minute are ``value`` seconds, for each (minutes, value)."""
     bounds = (0.001, 0.002, 0.005, 0.01, 0.1, 0.2, 0.5, 1.0, float("inf"))
     return {
@@ -65,7 +72,7 @@ def _latency(*phases: tuple[int, float], measure: str, labels: str) -> dict[str,
 SCENARIOS = (
     Scenario(
         "LowdnnErrorBudgetBurnsFast",
-        {_REQUESTS: counts((400, 100)), _ERRORS: counts((30, 1), (30, 10), (340, 0))},
+        {_REQUESTS: counts((400, 100)), _ERRORS: counts((30, 1), (30, 10), (340, 1))},
         quiet=29,
         fires=55,
         holds=68,
@@ -139,7 +146,7 @@ SCENARIOS = (
     ),
     Scenario(
         "LowdnnHang",
-        {f"lowdnn_hangs_total{{{_WHERE}}}": burst(20, 1)},
+        {f"lowdnn_hangs_total{{{_WHERE}}}": born(20, 1)},
         quiet=19,
         fires=22,
         holds=45,
@@ -210,7 +217,7 @@ SCENARIOS = (
     ),
     Scenario(
         "LowdnnWorkspaceFailures",
-        {f"lowdnn_workspace_failures_total{{{_WHERE}}}": burst(20, 1)},
+        {f"lowdnn_workspace_failures_total{{{_WHERE}}}": born(20, 1)},
         quiet=19,
         fires=22,
         holds=90,

@@ -68,7 +68,10 @@ def test_alerts_say_what_to_do() -> None:
 def _document(scenarios: tuple[Scenario, ...]) -> dict[str, object]:
     """The form of promtool's tests, in which all scenarios happen at once; JSON is YAML, too."""
     series = [
-        {"series": name.replace(POOL, scenario.alert), "values": " ".join(f"{value:.12g}" for value in values)}
+        {
+            "series": name.replace(POOL, scenario.alert),
+            "values": " ".join("_" if value is None else f"{value:.12g}" for value in values),
+        }
         for scenario in scenarios
         for name, values in scenario.series.items()
     ]

@@ -104,7 +104,8 @@ def test_batches_are_full_and_bounded() -> None:
         batcher = _batcher(predict, queue_limit=20)
         images = _images(40)
         runs = asyncio.create_task(batcher.run())
-        answers = await asyncio.gather(*(batcher.scores(image, _NEVER) for image in images), return_exceptions=True)
+        waiting = asyncio.gather(*(batcher.scores(image, _NEVER) for image in images), return_exceptions=True)
+        answers = await asyncio.wait_for(waiting, 5)
         runs.cancel()
         for image, answer in zip(images, answers, strict=True):
             assert isinstance(answer, OverloadedError) or np.array_equal(answer, image[:CLASSES])
@@ -146,10 +147,10 @@ def test_everybody_is_answered_where_the_device_is_lost() -> None:
         with pytest.raises(DeviceLostError):
             await runs
         batcher.refuse_all()
-        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
         assert all(isinstance(answer, OverloadedError) for answer in answers)
         with pytest.raises(OverloadedError):
-            await batcher.scores(_images(1)[0], _NEVER)
+            await asyncio.wait_for(batcher.scores(_images(1)[0], _NEVER), 5)
 
     asyncio.run(scenario())
 
@@ -221,9 +222,9 @@ def test_measures_are_exported(served: ServiceProcess) -> None:
         assert name in text
 
 
-def test_load_with_faults_and_sigterm(tmp_path: Path) -> None:
+def test_load_with_faults_and_sigterm(bundle: Path, tmp_path: Path) -> None:
     faults = ("launch:40=LAUNCH_FAILED, launch:100-=ILLEGAL_ADDRESS", "mem_alloc:3=OUT_OF_MEMORY")
-    outcome = endure(tmp_path, seconds=8, rate=40, faults=faults)
+    outcome = endure(bundle, tmp_path / "service.log", seconds=8, rate=40, faults=faults)
     assert [*outcome.problems()] == [], outcome.report
     assert outcome.report.sent > 100
     assert outcome.report.answers[500] > 0

@@ -69,9 +69,8 @@ class Outcome:
             yield f"exit status {self.status} after SIGTERM"
 
 
-def endure(folder: Path, seconds: float, rate: float, faults: Sequence[str] = FAULTS) -> Outcome:
-    """Runs the service on the emulated device under ``rate`` requests a second; files go to ``folder``."""
-    bundle, log = export_bundle(folder), folder / "service.log"
+def endure(bundle: Path, log: Path, seconds: float, rate: float, faults: Sequence[str] = FAULTS) -> Outcome:
+    """Runs the service on the emulated device under ``rate`` requests a second."""
     arguments = ["--device", "emulated", "--bundle", str(bundle), "--port", "0"]
     arguments += [word for text in faults for word in ("--faults", text)]
     with service(arguments, log) as served:
@@ -108,7 +107,8 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
-        outcome = endure(Path(folder), arguments.seconds, arguments.rate)
+        bundle = export_bundle(Path(folder))
+        outcome = endure(bundle, Path(folder) / "service.log", arguments.seconds, arguments.rate)
     print(outcome.report)
     print(f"handles replaced: {outcome.replaced}; exit status after SIGTERM: {outcome.status}")
     memory = [size / 2**20 for size in outcome.resident_bytes]

@@ -17,7 +17,7 @@ import numpy as np
 
 from lowdnn.status import LowdnnError
 from tools.examples.service.batching import Batcher, DeadlineError, OverloadedError
-from tools.examples.service.device import Device, DeviceLostError
+from tools.examples.service.device import Device
 from tools.examples.service.http import (
     HEAD_BYTES,
     HttpError,
@@ -107,8 +107,6 @@ class Service:
         is_drained = await self._drained()
         for task in (batches, stopped):
             task.cancel()
-        with suppress(asyncio.CancelledError, DeviceLostError):
-            await batches
         await self._close_connections()
         self._thread.shutdown()
         self._device.close()
