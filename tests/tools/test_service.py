@@ -95,7 +95,7 @@ def test_a_lost_device_is_told(bundle: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_batches_are_full_and_bounded() -> None:
     sizes: list[int] = []
 
-    async def predict(images: Array) -> Array:
+    async def predict(images: Array, _: object) -> Array:
         sizes.append(len(images))
         await asyncio.sleep(0.01)
         return images[:, :CLASSES]
@@ -117,7 +117,7 @@ def test_batches_are_full_and_bounded() -> None:
 
 
 def test_deadlines_pass_before_the_batch() -> None:
-    async def predict(images: Array) -> Array:
+    async def predict(images: Array, _: object) -> Array:
         await asyncio.sleep(0.05)
         return images[:, :CLASSES]
 
@@ -136,7 +136,7 @@ def test_deadlines_pass_before_the_batch() -> None:
 
 
 def test_everybody_is_answered_where_the_device_is_lost() -> None:
-    async def predict(images: Array) -> Array:
+    async def predict(images: Array, _: object) -> Array:
         await asyncio.sleep(0.01)
         raise DeviceLostError
 
@@ -220,6 +220,29 @@ def test_measures_are_exported(served: ServiceProcess) -> None:
         "lowdnn_service_queue_length",
     ):
         assert name in text
+
+
+def test_traces_lead_from_the_caller_to_the_kernels(bundle: Path, tmp_path: Path) -> None:
+    spans_file = tmp_path / "spans.jsonl"
+    arguments = ["--device", "emulated", "--bundle", str(bundle), "--port", "0", "--traces", str(spans_file)]
+    trace_id, caller = f"{fresh_seed() + 1:032x}", "00f067aa0ba902b7"
+    with service(arguments, tmp_path / "service.log") as running:
+        connection = HTTPConnection("127.0.0.1", running.port, timeout=10)
+        headers = {"traceparent": f"00-{trace_id}-{caller}-01"}
+        connection.request("POST", "/classify", json.dumps({"image": [0.5] * 64}), headers)
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert running.terminate() == 0
+    spans = [json.loads(line) for line in spans_file.read_text().splitlines()]
+    (request,) = (span for span in spans if span["name"] == "classify")
+    assert request["context"]["trace_id"] == f"0x{trace_id}"
+    assert request["parent_id"] == f"0x{caller}"
+    (batch,) = (span for span in spans if span["name"] == "batch")
+    assert [link["context"]["span_id"] for link in batch["links"]] == [request["context"]["span_id"]]
+    executes = [span for span in spans if span["parent_id"] == batch["context"]["span_id"]]
+    assert [span["name"] for span in executes] == ["lowdnn.execute"] * 2
+    kernels = [span for span in spans if span["name"] == "lowdnn.kernels"]
+    assert {span["parent_id"] for span in kernels} >= {span["context"]["span_id"] for span in executes}
 
 
 def test_load_with_faults_and_sigterm(bundle: Path, tmp_path: Path) -> None:

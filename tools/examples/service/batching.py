@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lowdnn.status import LowdnnError
 from tools.examples.service.measures import Measures
 from tools.examples.service.model import Array
+
+#: Computes scores (count, CLASSES) of images (count, PIXELS), which come from requests with these contexts.
+Predict = Callable[[Array, Sequence[Context]], Awaitable[Array]]
 
 
 class OverloadedError(Exception):
@@ -24,11 +28,16 @@ class DeadlineError(Exception):
 
 @dataclass(frozen=True)
 class _Waiting:
-    """An image (PIXELS,), the ``time.monotonic`` after which nobody wants its scores, and who waits for them."""
+    """A request for the scores of ``image`` (PIXELS,).
+
+    deadline: the ``time.monotonic`` after which nobody wants them.  answer: gets them.
+    origin: the context of the request, for traces.
+    """
 
     image: Array
     deadline: float
     answer: asyncio.Future[Array]
+    origin: Context = field(default_factory=copy_context)
 
     def fail(self, error: Exception) -> None:
         """Answers with ``error`` unless there is an answer, or nobody waits any more."""
@@ -44,7 +53,7 @@ class Batcher:
 
     def __init__(
         self,
-        predict: Callable[[Array], Awaitable[Array]],
+        predict: Predict,
         measures: Measures,
         *,
         most: int,
@@ -108,7 +117,8 @@ class Batcher:
         if not wanted:
             return
         try:
-            scores = await self._predict(np.stack([waiting.image for waiting in wanted]))
+            images = np.stack([waiting.image for waiting in wanted])
+            scores = await self._predict(images, [waiting.origin for waiting in wanted])
         except LowdnnError as error:
             for waiting in wanted:
                 waiting.fail(error)

@@ -7,11 +7,14 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +32,9 @@ from tools.examples.service.http import (
 )
 from tools.examples.service.measures import Measures
 from tools.examples.service.model import BATCH, PIXELS, Array
+
+if TYPE_CHECKING:
+    from tools.examples.service.tracing import Traces
 
 _LOG = logging.getLogger("service")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,10 +68,11 @@ class Settings:
 class Service:
     """Serves ``device`` over HTTP, in one event loop and one thread for the device."""
 
-    def __init__(self, device: Device, settings: Settings, measures: Measures) -> None:
+    def __init__(self, device: Device, settings: Settings, measures: Measures, traces: Traces | None = None) -> None:
         self._device = device
         self._settings = settings
         self._measures = measures
+        self._traces = traces
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
         self._batcher = Batcher(
             self._predict, measures, most=BATCH, wait_s=settings.wait_s, queue_limit=settings.queue_limit
@@ -133,8 +140,10 @@ class Service:
             await asyncio.sleep(0.01)
         return not self._answering
 
-    async def _predict(self, images: Array) -> Array:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._device.scores, images)
+    async def _predict(self, images: Array, origins: Sequence[Context]) -> Array:
+        with nullcontext() if self._traces is None else self._traces.batch(origins):
+            scores = partial(copy_context().run, self._device.scores, images)  # the thread continues the span
+            return await asyncio.get_running_loop().run_in_executor(self._thread, scores)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -183,7 +192,8 @@ class Service:
         start = time.monotonic()
         try:
             image, timeout_s = _image(request.body), _timeout_s(request, self._settings.deadline_s)
-            response = await self._scored(image, start + timeout_s)
+            with nullcontext() if self._traces is None else self._traces.request(request.headers):
+                response = await self._scored(image, start + timeout_s)
         except HttpError as error:
             response = _refusal(error.status, str(error))
         self._measures.answered(response.status.value, time.monotonic() - start)
