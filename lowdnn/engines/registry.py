@@ -168,6 +168,12 @@ _OWN_KERNELS = (
     EngineEntry(
         68, "conv_dgrad_wgmma_tf32x3", "conv.wgmma.conv_dgrad_wgmma.ConvDgradWgmmaTf32x3", (ConvolutionBackwardData,)
     ),
+    EngineEntry(
+        69,
+        "conv_wgrad_wgmma_tf32x3",
+        "conv.wgmma.conv_wgrad_wgmma.ConvWgradWgmmaTf32x3",
+        (ConvolutionBackwardFilter,),
+    ),
     EngineEntry(43, "ragged", "ragged.ragged.Ragged", (RaggedMove,)),
     EngineEntry(48, "custom_reduction", "reduction.custom_reduction.CustomReductionEngine", (CustomReduction,)),
     EngineEntry(46, "lrn", "lrn.lrn.LrnEngine", (LrnForward, LrnBackward)),

@@ -152,15 +152,18 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         if traits.converts_late:
             most = min(most, tile.launched_registers - _LATE_CONVERSION_REGISTERS)
     if traits.type.is_split:
-        most = min(most, tile.registers.consumer - _SPLIT_REGISTERS) if _takes_turns(tile) else 0
+        most = min(most, most_split_accumulators(tile))
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most and fits_instruction(tile)
     return fits and tile.m % unit_m == 0 and tile.n % unit_n == 0
 
 
-def _takes_turns(tile: WgmmaTile) -> bool:
-    """Whether a warpgroup's parts of 64 rows can alternate between two sets of fragments."""
+def most_split_accumulators(tile: WgmmaTile) -> int:
+    """The most accumulators of a thread where products are split into terms; 0 if a warpgroup's parts of 64 rows cannot
+    alternate between two sets of fragments.
+    """
     parts = tile.m // (WARPGROUP_ROWS * tile.warpgroups)
-    return parts == 1 or parts % 2 == 0
+    takes_turns = parts == 1 or parts % 2 == 0
+    return min(MAX_ACCUMULATORS, tile.registers.consumer - _SPLIT_REGISTERS) if takes_turns else 0
 
 
 def tile_problem(product: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> str:

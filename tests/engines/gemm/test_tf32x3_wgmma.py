@@ -79,6 +79,21 @@ def test_convolutions(device: Runtime, direction: str, line: str) -> None:
     check_close(device, engine, case.graph(), length=case.length, choices=choices, arch=SMALL)
 
 
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("n=2 c=40 hw=6x7 k=24 rs=2x1 pad=1x0 stride=2x1", tile(64, 64, 1)),
+        ("n=2 c=8 hw=6x6 k=130 rs=1x1 layout=nchw", tile(256, 64, 0, SPLIT_K_SLC=2)),
+    ],
+)
+def test_gradients_of_filters(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    """Both operands are transposed by the warps that multiply them."""
+    case, engine = parse_case(f"conv {line} dir=wgrad dtype=fp32"), engine_named("conv_wgrad_wgmma_tf32x3")
+    plan = check_exact(racing, engine, case.graph(), length=case.length, choices=choices, arch=SMALL)
+    assert plan.numerical_notes == (NumericalNote.TF32X3,)
+    check_close(racing, engine, case.graph(), length=case.length, choices=choices, arch=SMALL)
+
+
 def test_rows_of_a_convolution_are_pixels() -> None:
     """Pixels go through registers, whichever side of the output they make up."""
     graph = parse_case("conv n=2 c=40 hw=7x6 k=24 rs=3x3 pad=1 layout=nchw dtype=fp32").graph()

@@ -8,6 +8,9 @@
 // through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block is 64 pixels, or 32 in
 // fp32, by 64 filters or channels.
 //
+// TF32X3: each product of fp32 is three of TF32; both operands are transposed in shared memory, and the parts of x that
+// are multiplied follow each other there (transposed_pixels.cuh, tf32x3_operands.cuh). Taps share no windows.
+//
 // Walk: the order in which k runs through the pixels of an operand, images outermost (pixel_walk.cuh). Position i of the
 // walk through dy is output pixel i; position i of the walk through x is the pixel that the tap reads for that output.
 // Pixels of padding, and positions past the last image, are zeros. DY_AXES, X_AXES: the axes of an operand's walk
@@ -46,6 +49,10 @@
 
 #if MN_MAJOR_TYPES
 typedef Either<(TAP_RUN > 1), TapStage<WINDOW_PIXELS, TAP_DISTANCE>, OperandStage<TYPE, TILE_N, true>>::Type StageX;
+#elif TF32X3
+#include "include/tile/tf32x3_operands.cuh"
+#include "transposed_pixels.cuh"
+typedef TransposedColumns<TILE_N, true> StageX;
 #else
 #include "transposed_pixels.cuh"
 typedef Either<(TAP_RUN > 1), TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTANCE>, TransposedColumns<TILE_N>>::Type
@@ -146,6 +153,16 @@ struct Params : ValidTaps<VALID_TAPS>, WalksOf<Dy, DY_AXES>, WalksOf<X, X_AXES>,
 // Multiplies the tiles of a warpgroup with operands as they are in shared memory.
 __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
   tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
+}
+#elif TF32X3
+// Multiplies the tiles of a warpgroup in parts, with both operands transposed.
+__device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
+  const TransposingTile<Tile> transposing(tile, warpgroup);
+  const Tf32x3Sum<TransposingTile<Tile>> product{transposing};
+  const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+    product(d, work.blocks, first_row, at, issued);
+  };
+  tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 }
 #else
 DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_chunk, 64, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)

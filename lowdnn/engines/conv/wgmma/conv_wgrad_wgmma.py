@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.arch.targets import WGMMA_TARGET
@@ -31,7 +32,7 @@ from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
-from lowdnn.engines.gemm.instructions import wgmma_type
+from lowdnn.engines.gemm.instructions import TRUE_FP32_TERMS, wgmma_type
 from lowdnn.engines.gemm.output_space import Slices, add_slice_sum, functor_of
 from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore
@@ -70,6 +71,7 @@ class Params:
     HAS_TAIL: int
     VALID_TAPS: int
     WALKS: int
+    TF32X3: int
 
 
 class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
@@ -77,6 +79,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
 
     name = "conv_wgrad_wgmma"
     index = 10
+    terms: ClassVar[int] = 1
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
     limits = reduced(*anchors)
@@ -93,7 +96,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
     def floor(self, contraction: Contraction) -> Floor:
         """The least waste; much of the padding may be skipped."""
         share = valid_share(contraction) if isinstance(contraction, ConvolutionBackwardFilter) else 1.0
-        return Floor(Multipliers.FASTEST, waste=share if share <= 1 - LEAST_PADDING else 1.0)
+        return Floor(Multipliers.FASTEST, waste=self.terms * (share if share <= 1 - LEAST_PADDING else 1.0))
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         work = Work(busy_s=wgrad_model.busy_seconds(self.accepted(graph, arch).best, arch))
@@ -106,7 +109,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches if necessary, the product, and the sum of its slices if pixels are split."""
         parts = _parts(wgrad_model.tiling_of(self.name, problem.product, arch, chosen), arch)
-        parts.numerical_notes = tiles.numerical_notes(problem.product.instruction.a)
+        parts.numerical_notes = tiles.numerical_notes(problem.product.instruction.a, self.terms)
         return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -128,10 +131,11 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         operation, dag, prologue = matched
-        instruction = wgmma_type(operation.dy.data_type, operation.x.data_type)
+        instruction = wgmma_type(operation.dy.data_type, operation.x.data_type, self.terms)
         if instruction is None or operation.dy.data_type not in _TYPES:
             got = f"{operation.x.data_type.name} and {operation.dy.data_type.name}"
-            reason = f"{operation.label}: expected x and dy both of HALF, BFLOAT16 or FLOAT, got {got}"
+            types = "HALF, BFLOAT16 or FLOAT" if self.terms == 1 else "FLOAT"
+            reason = f"{operation.label}: expected x and dy both of {types}, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if operation.convolution.compute_type is DataType.DOUBLE:
             reason = "convolution.compute_type: expected FLOAT or HALF, got DOUBLE"
@@ -146,6 +150,22 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         if refused := product.refuse_shape():
             return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
         return product
+
+
+class ConvWgradWgmmaTf32x3(ConvWgradWgmma):
+    """``conv_wgrad_wgmma_tf32x3``: gradients of filters of FLOAT as accurate as those of fp32, by three TF32 products.
+
+    Both operands are transposed and split on the multiprocessor (``include/tile/tf32x3_operands.cuh``); everything else
+    is as in ``conv_wgrad_wgmma``, but taps share no windows of pixels.
+    """
+
+    name = "conv_wgrad_wgmma_tf32x3"
+    index = 69
+    terms: ClassVar[int] = TRUE_FP32_TERMS
+    numerical_notes = tiles.TRUE_FP32_NOTES
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
 
 
 @dataclass(frozen=True)
@@ -225,6 +245,7 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
         HAS_TAIL=int(converted is not None and has_tail),
         VALID_TAPS=len(tiling.tap_splits),
         WALKS=len(product.dy.walks) if product.is_valid_only else 1,
+        TF32X3=int(product.instruction.is_split),
     )
     walks = f"{params.SPATIAL}d{params.DY_AXES}{params.X_AXES}"
     taps = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}p{window}" if params.TAP_RUN > 1 else ""
@@ -254,10 +275,10 @@ def _launch(
     output: tuple[Argument, ...],
     written_bytes: int,
 ) -> Launch:
-    product, tile, schedule = tiling.product, tiling.tile, tiling.schedule
+    product, tile, schedule, kind = tiling.product, tiling.tile, tiling.schedule, tiling.product.instruction
     dy, x = operands
     busy_s = wgrad_model.busy_seconds(tiling, arch)
-    dy_maps = product.dy.maps(product.instruction.map_type, tile.k // tile.cluster_n)
+    dy_maps = product.dy.maps(kind.map_type, tile.k // tile.cluster_n)
     x_maps = product.x.maps(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)
     arguments = Struct(
         (
@@ -278,7 +299,7 @@ def _launch(
         arguments=(arguments,),
         shared_bytes=tiling.shared_bytes(_store(tiling)),
         cluster=(tile.cluster, 1, 1),
-        work=Work(schedule.flops, product.read_bytes + written_bytes, product.instruction.unit, busy_s),
+        work=Work(kind.terms * schedule.flops, product.read_bytes + written_bytes, kind.unit, busy_s),
         overlaps_previous=True,
     )
 

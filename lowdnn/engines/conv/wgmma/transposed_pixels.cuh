@@ -13,27 +13,43 @@
 
 #pragma once
 
+#include "include/math/tf32_parts.cuh"
 #include "include/ptx/shared_memory.cuh"
 #include "include/tile/tile_wgmma.cuh"
 
 constexpr u32 PIXEL_BLOCK = 32, PIXEL_BLOCK_BYTES = PIXEL_BLOCK * STAGE_ROW_BYTES, CHUNK_BYTES = 16;
 
+// Stores 4 words, or their high parts (tf32_parts.cuh) and, LOW_BYTES after them, their low ones.
+template <int LOW_BYTES> __device__ __forceinline__ void store_turned(u32 to, u32 x, u32 y, u32 z, u32 w) {
+  if constexpr (LOW_BYTES == 0) {
+    store_shared_16(to, x, y, z, w);
+  } else {
+    const Tf32Parts a = tf32_parts(x), b = tf32_parts(y), c = tf32_parts(z), d = tf32_parts(w);
+    store_shared_16(to, a.high, b.high, c.high, d.high);
+    store_shared_16(to + LOW_BYTES, a.low, b.low, c.low, d.low);
+  }
+}
+
 // Transposes 4 words at each of 4 addresses: word j of from(i) becomes word i of to(j), when all lanes have read
 // theirs.
-template <class From, class To> __device__ __forceinline__ void turn_words(const From& from, const To& to) {
+template <int LOW_BYTES = 0, class From, class To>
+__device__ __forceinline__ void turn_words(const From& from, const To& to) {
   uint4 words[4];
 #pragma unroll
   for (u32 i = 0; i < 4; ++i) words[i] = load_shared_128(from(i));
   __syncwarp();
-  store_shared_16(to(0), words[0].x, words[1].x, words[2].x, words[3].x);
-  store_shared_16(to(1), words[0].y, words[1].y, words[2].y, words[3].y);
-  store_shared_16(to(2), words[0].z, words[1].z, words[2].z, words[3].z);
-  store_shared_16(to(3), words[0].w, words[1].w, words[2].w, words[3].w);
+  store_turned<LOW_BYTES>(to(0), words[0].x, words[1].x, words[2].x, words[3].x);
+  store_turned<LOW_BYTES>(to(1), words[0].y, words[1].y, words[2].y, words[3].y);
+  store_turned<LOW_BYTES>(to(2), words[0].z, words[1].z, words[2].z, words[3].z);
+  store_turned<LOW_BYTES>(to(3), words[0].w, words[1].w, words[2].w, words[3].w);
 }
 
-// A stage of COLUMNS columns that do not share windows of pixels, transposed in place in blocks of 32 by 32.
-template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, false> {
-  static constexpr int TAPS = 1;
+// A stage of COLUMNS columns that do not share windows of pixels, transposed in place in blocks of 32 by 32. IS_SPLIT:
+// in parts, with the low parts after all high ones.
+template <int COLUMNS, bool IS_SPLIT = false>
+struct TransposedColumns : OperandStage<f32, COLUMNS * (1 + IS_SPLIT), false, 1 + IS_SPLIT, IS_SPLIT * COLUMNS> {
+  typedef OperandStage<f32, COLUMNS * (1 + IS_SPLIT), false, 1 + IS_SPLIT, IS_SPLIT * COLUMNS> Base;
+  static constexpr int TAPS = 1, COPIED_BYTES = COLUMNS * STAGE_ROW_BYTES;
 
   template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
     constexpr u32 BLOCKS = COLUMNS / PIXEL_BLOCK;
@@ -44,7 +60,7 @@ template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, fal
     }
   }
 
-  static constexpr u64 offset(int, int step) { return OperandStage<f32, COLUMNS, false>::offset(0, step); }
+  static constexpr u64 offset(int, int step) { return Base::offset(0, step); }
 
  private:
   // A lane transposes squares of 4 pixels by 4 channels; the squares of one round exchange their positions. Eight
@@ -57,8 +73,8 @@ template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, fal
       const u32 channels = (pixels / 4 ^ round) * 4 + (pixels % 2 ^ lane / 16) * 2 + lane / 8 % 2;
       const u32 from = block + pixel * STAGE_ROW_BYTES + (channels ^ pixel % 2) * CHUNK_BYTES;
       const u32 to = block + channels * 4 * STAGE_ROW_BYTES + (pixels ^ (channels % 2 * 4)) * CHUNK_BYTES;
-      turn_words([&](u32 i) { return (from ^ (2 * i * CHUNK_BYTES)) + 2 * i * STAGE_ROW_BYTES; },
-                 [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
+      turn_words<IS_SPLIT * COPIED_BYTES>([&](u32 i) { return (from ^ (2 * i * CHUNK_BYTES)) + 2 * i * STAGE_ROW_BYTES; },
+                                          [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
     }
   }
 };
@@ -195,5 +211,29 @@ template <class Tile, class Multiply> struct PixelProduct {
     }
     wgmma_commit();
     at.advance();
+  }
+};
+
+// A tile whose stages hold pixels by rows and by columns: once a stage has arrived, its warps transpose both operands
+// and split that of the columns, as tf32x3_operands.cuh takes them.
+template <class Tile> struct TransposingTile : Tile {
+  typedef TransposedColumns<Tile::ROWS> Rows;
+  static constexpr u32 TEAM_WARPS = Tile::TEAM_WARPGROUPS * 4;
+
+  const u32 warp, barrier;  // the warp's index in its team; the team's barrier
+
+  // warpgroup: index among all consumers.
+  __device__ __forceinline__ TransposingTile(const Tile& tile, u32 warpgroup)
+      : Tile(tile), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
+        barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
+
+  // Called by all warps of the team, once for each stage.
+  __device__ __forceinline__ u32 wait_full(const typename Tile::Position& at) const {
+    const u32 stage = Tile::wait_full(at);
+    Rows::template transpose<TEAM_WARPS>(stage, warp);
+    Tile::StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
+    fence_async_shared();
+    named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
+    return stage;
   }
 };

@@ -131,6 +131,8 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         blocks_per_sm,
         product.instruction.element_bytes,
         cluster_k=chosen[KnobType.TILE_CGA_K],
+        is_promoted=product.instruction.is_split,
+        b_parts=1 + product.instruction.is_split,
     )
     if chosen[KnobType.SPECFILT] and chosen[KnobType.EDGE]:
         raise BadParamError.at(f"{engine}.SPECFILT", expected="0 with EDGE", got=1)
@@ -150,7 +152,9 @@ def menu(traits: StageTraits, arch: ArchSpec) -> tuple[TimedTile, ...]:
     for m, n, config in _MENU:
         if traits.tap_run > 1 and n != traits.tap_run * MN_MAJOR_BOX:
             continue
-        tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, traits.instruction.element_bytes)
+        kind = traits.instruction
+        tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, kind.element_bytes)
+        tile = replace(tile, is_promoted=kind.is_split, b_parts=1 + kind.is_split)
         if tile.accumulators > most_accumulators(tile, traits.element_clocks > 0):
             continue
         stage_bytes = copied_bytes(tile, traits.tap_run, traits.window) + added_bytes(tile, traits.tap_run)

@@ -204,6 +204,8 @@ class WgradProduct:
     @property
     def with_windows(self) -> WgradProduct | None:
         """The product with the taps of the last axis in one window, if they fit one instruction; otherwise None."""
+        if self.instruction.is_split:
+            return None
         if self.turned:
             return self.turned.with_windows
         taps, stride = self.taps[-1], self.operation.convolution.strides[-1]

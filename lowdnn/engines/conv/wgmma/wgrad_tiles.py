@@ -8,7 +8,7 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
-from lowdnn.engines.gemm.wgmma_menu import fits_instruction
+from lowdnn.engines.gemm.wgmma_menu import fits_instruction, most_split_accumulators
 from lowdnn.engines.gemm.wgmma_tiles import (
     MN_MAJOR_BOX,
     WARPGROUP_ROWS,
@@ -129,6 +129,8 @@ class WgradTiling:
 
 def most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
     """The most accumulators of a thread.  is_converted: x is converted."""
+    if tile.b_parts > 1:
+        return most_split_accumulators(tile)
     if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
         warpgroup_rows = tile.m // (WARPGROUP_ROWS * tile.warpgroups)
         return tile.launched_registers - _OTHER_REGISTERS - warpgroup_rows * _ROW_REGISTERS
@@ -141,8 +143,8 @@ def copied_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:
 
 
 def added_bytes(tile: WgmmaTile, tap_run: int) -> int:
-    """Bytes of a stage after the copies: transposed windows. Other columns are transposed in place."""
-    return transposed_bytes(tile, tap_run) if tap_run > 1 else 0
+    """Bytes of a stage after the copies: transposed windows, or low parts. Other columns are transposed in place."""
+    return transposed_bytes(tile, tap_run) if tap_run > 1 else (tile.b_parts - 1) * tile.n * STAGE_ROW_BYTES
 
 
 def transposed_bytes(tile: WgmmaTile, tap_run: int) -> int:

@@ -94,7 +94,8 @@ class TimedTile:
     def of(cls, tile: WgmmaTile, traits: StageTraits, arch: ArchSpec) -> TimedTile:
         stage_bytes = copied_bytes(tile, traits.tap_run, traits.window)
         stage_s = _stage_seconds(tile, traits, stage_bytes, arch)
-        flops, resident = arch.attained_rate(traits.instruction.unit), tile.resident_clusters(arch.sm_count)
+        flops = arch.attained_rate(traits.instruction.unit) / traits.instruction.terms
+        resident = tile.resident_clusters(arch.sm_count)
         return cls(tile, arch, flops, stage_bytes, 2 * tile.m * tile.n * tile.k, stage_s, resident)
 
     @property
@@ -154,10 +155,13 @@ def _stage_seconds(tile: WgmmaTile, traits: StageTraits, stage_bytes: int, arch:
     """Seconds of a stage on a multiprocessor: the slowest of its products, shared memory and pixels, at least the
     latency that stages share.  stage_bytes: bytes of its copies.
     """
-    multiply_clocks = 2 * tile.m * tile.n * tile.k / arch.flops_per_clock[traits.instruction.unit]
+    terms = traits.instruction.terms
+    multiply_clocks = 2 * terms * tile.m * tile.n * tile.k / arch.flops_per_clock[traits.instruction.unit]
     # Each 64 rows read all of x's columns again; the copies write both operands; transposing reads and writes.
-    read_bytes = tile.m // WARPGROUP_ROWS * (WARPGROUP_ROWS + tile.n) * STAGE_ROW_BYTES
+    read_bytes = tile.m // WARPGROUP_ROWS * (WARPGROUP_ROWS + terms * tile.n) * STAGE_ROW_BYTES
     shared_bytes = read_bytes + stage_bytes + 2 * transposed_bytes(tile, traits.tap_run)
+    if traits.instruction.is_split:
+        shared_bytes += (2 * tile.m + tile.n) * STAGE_ROW_BYTES
     x_pixels = stage_bytes // STAGE_ROW_BYTES - tile.m
     copy_clocks = tile.m * traits.dy_clocks + x_pixels * traits.x_clocks
     convert_clocks = x_pixels * MN_MAJOR_BOX * traits.element_clocks
