@@ -34,8 +34,8 @@ _POWER_MS = 100
 class Frames:
     """Times of a frame in microseconds, memory in bytes, watts and joules; None where they are not known.
 
-    back_to_back_us: the mean of the frames that ran without a wait between them.  in_use_bytes: what the network takes
-    from the device's free memory.
+    back_to_back_us: the mean of the frames that ran without a wait between them.  in_use_bytes: the bytes of the
+    device's free memory that the network takes.
     """
 
     device: str
