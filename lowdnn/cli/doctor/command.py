@@ -11,6 +11,7 @@ from lowdnn.cli.doctor.arguments import add_doctor_arguments
 from lowdnn.cli.doctor.execution import execution
 from lowdnn.cli.doctor.facts import NAMES, Facts
 from lowdnn.cli.doctor.findings import Finding, Verdict, worst
+from lowdnn.cli.doctor.health import clocks, faults, memory, monitor
 from lowdnn.cli.doctor.installation import files, packages, precompiled, settings
 from lowdnn.cli.doctor.machine import cache, driver, gpus, nccl, nvrtc, temporary
 from lowdnn.cli.doctor.requirements import Requirement, read_requirements, unmet
@@ -29,7 +30,11 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     nvrtc,
     nccl,
     cache,
+    monitor,
+    clocks,
+    memory,
     execution,
+    faults,
 )
 
 

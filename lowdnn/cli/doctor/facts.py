@@ -15,6 +15,7 @@ from lowdnn.cli.info import collect, installed_version
 from lowdnn.config import Config, ConfigWarning
 from lowdnn.distributed.nccl import bindings
 from lowdnn.status import LowdnnError
+from lowdnn.telemetry.nvml import GpuMonitor, Nvml
 
 #: Where the module of the kernel tells its version.
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
@@ -27,6 +28,7 @@ class Facts:
 
     wrong_settings: the warnings about variables.  kernel_module: the version of the NVIDIA driver in the kernel
     (``580.65.06``), or empty.  nccl: the version of NCCL that is loaded (``2.28.3``), or empty.
+    monitor: NVML; None where it does not answer, for the reason ``no_monitor``.
     """
 
     device: str
@@ -35,6 +37,8 @@ class Facts:
     wrong_settings: tuple[str, ...] = ()
     kernel_module: str = ""
     nccl: str = ""
+    monitor: GpuMonitor | None = None
+    no_monitor: str = ""
 
     @classmethod
     def collected(cls, device: str | None = None) -> Facts:
@@ -43,7 +47,8 @@ class Facts:
             warnings.simplefilter("always", ConfigWarning)
             config = Config.from_environment()
         wrong = tuple(str(each.message) for each in told if issubclass(each.category, ConfigWarning))
-        return cls(device or config.device, config, collect(config), wrong, kernel_module(), _nccl())
+        info, (monitor, no_monitor) = collect(config), _monitor()
+        return cls(device or config.device, config, info, wrong, kernel_module(), _nccl(), monitor, no_monitor)
 
     @property
     def gpus(self) -> list[dict[str, Any]]:
@@ -94,6 +99,14 @@ def kernel_module(file: Path = KERNEL_MODULE) -> str:
     except OSError:
         return ""
     return found[1] if found else ""
+
+
+def _monitor() -> tuple[GpuMonitor | None, str]:
+    """NVML, or the reason why it does not answer."""
+    try:
+        return Nvml(), ""
+    except (ImportError, LowdnnError) as error:
+        return None, str(error)
 
 
 def _nccl() -> str:

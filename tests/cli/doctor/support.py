@@ -7,6 +7,7 @@ from typing import Any
 
 from lowdnn.cli.doctor.facts import Facts
 from lowdnn.config import Config
+from lowdnn.telemetry.nvml import GpuMonitor
 
 H200 = {
     "number": 0,
@@ -26,6 +27,7 @@ def facts_of(
     kernel_module: str = "580.65.06",
     nccl: str = "",
     cache: Path | None = None,
+    monitor: GpuMonitor | None = None,
 ) -> Facts:
     """Facts of a machine with ``gpus``, whose driver supports ``cuda``, or does not start, for a ``reason``."""
     info = {
@@ -38,4 +40,4 @@ def facts_of(
             "cache": {"reason": "switched off", "advice": "set LOWDNN_CACHE_DIR"},
         },
     }
-    return Facts(device, Config(cache_dir=cache), info, kernel_module=kernel_module, nccl=nccl)
+    return Facts(device, Config(cache_dir=cache), info, kernel_module=kernel_module, nccl=nccl, monitor=monitor)
