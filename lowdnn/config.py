@@ -15,6 +15,7 @@
 |                        | then AREA=LEVEL: info,launch=off |                    | of single areas (``AREAS``)         |
 | LOWDNN_LOG_FILE        | a path (%p: process id), stdout  | stderr             | where events are written            |
 | LOWDNN_LOG_FORMAT      | text, json                       | text               | the form of an event's line         |
+| LOWDNN_WATCHDOG        | seconds: 5, 0.5                  | none               | executes that take longer are named |
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 | LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
@@ -146,6 +147,7 @@ class Config:
     compile_threads: int | None = None
     compile_gradients: bool = False
     log_format: str = "text"
+    watchdog_s: float | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
@@ -161,6 +163,7 @@ class Config:
             compile_policy=_read(source, "LOWDNN_COMPILE", CompilePolicy.WAIT, _COMPILE_POLICY),
             log_level=log_level,
             log_file=log_file,
+            watchdog_s=_read(source, "LOWDNN_WATCHDOG", None, _SECONDS),
             log_format=_read(source, "LOWDNN_LOG_FORMAT", "text", _one_of(*LOG_FORMATS)),
             debug=_read(source, "LOWDNN_DEBUG", False, _SWITCH),
             nvtx=_read(source, "LOWDNN_NVTX", False, _SWITCH),

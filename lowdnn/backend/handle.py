@@ -8,6 +8,7 @@ given one cache for them.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -108,14 +109,15 @@ class Handle(ProcessBound):
         bundle: Bundle | None = None,
         config: Config | None = None,
         plan_cache: PlanCache | None = None,
+        watchdog_s: float | None = None,
     ) -> Self:
         """A handle on ``device``: ``cuda``, ``emulated`` or ``auto``; what is left out comes from ``config``.
 
         ordinal: the device's number.  arch, policy: choices of the emulated device.  faults: calls of the driver that
         are to fail, as in ``driver.open_driver``.  compile_policy: ``wait``, ``avoid`` or ``background``
         (``config.CompilePolicy``).  bundle: kernels and choices of plans for this device (``load_bundle``).
-        plan_cache: shared with other handles; by default one of the handle's own.  config: the environment's, if left
-        out.
+        plan_cache: shared with other handles; by default one of the handle's own.  watchdog_s: executes that take more
+        seconds are named (``runtime.watchdog``).  config: the environment's, if left out.
         """
         settings = optional(config, Config, "handle.config") or Config.from_environment()
         settings = replace(
@@ -124,6 +126,7 @@ class Handle(ProcessBound):
             emulated_arch=optional(arch, str, "handle.arch") or settings.emulated_arch,
             emulated_policy=optional(policy, str, "handle.policy") or settings.emulated_policy,
             compile_policy=settings.compile_policy if compile_policy is None else _compile_policy(compile_policy),
+            watchdog_s=settings.watchdog_s if watchdog_s is None else _positive(watchdog_s, "handle.watchdog_s"),
         )
         cache = optional(plan_cache, PlanCache, "handle.plan_cache")
         runtime = Runtime.open(
@@ -225,7 +228,7 @@ class Handle(ProcessBound):
     def _watch(self, candidate: Candidate, loaded: LoadedPlan) -> None:
         if self._recorder is not None:
             self._recorder.watch(candidate.graph, loaded)
-        if loaded.tells_command:
+        if loaded.tells_command or self.runtime.watchdog is not None:
             from lowdnn.backend.repeating import RunCommand  # nobody else needs the families of cases
 
             loaded.command = RunCommand.of(candidate, self.runtime).line
@@ -305,6 +308,12 @@ def _compile_policy(given: object) -> CompilePolicy:
         rule = "one of " + ", ".join(CompilePolicy)
         raise BadParamError.at("handle.compile_policy", expected=rule, got=shown(given))
     return CompilePolicy(given)
+
+
+def _positive(given: object, where: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise BadParamError.at(where, expected="a finite number of seconds, more than 0", got=shown(given))
+    return float(given)
 
 
 def arch_of_device(ordinal: int) -> ArchSpec:

@@ -221,6 +221,11 @@ class Driver(Protocol):
     #: Whether ``module_load_data`` accepts machine code of the device's architecture in addition to PTX.
     takes_machine_code: bool
 
+    @property
+    def block_places(self) -> Callable[[int, float], str]:
+        """Tells where the blocks of the kernel that runs in a context are, within so many seconds; "" where the driver
+        cannot. It waits for no other call, and is none of the GPU's driver."""
+
     # -- device ---------------------------------------------------------------------------------------------
     def init(self) -> None:
         """cuInit. Idempotent. Nothing touches the driver before it."""
@@ -363,6 +368,10 @@ class Driver(Protocol):
     def event_synchronize(self, event: int) -> None: ...
 
     def event_query(self, event: int) -> bool: ...
+
+    def event_peek(self, event: int, context: int) -> bool:
+        """``event_query`` for a thread that only watches, in which ``context`` becomes current: no capture of another
+        thread is broken by it, and an emulated device does no work for it and lets it wait for no other call."""
 
     def event_elapsed_ms(self, start: int, end: int) -> float: ...
 

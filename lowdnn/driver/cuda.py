@@ -234,8 +234,21 @@ class CudaDriver(CudaPeerCalls):
     def event_query(self, event: int) -> bool:
         return self._ready("cuEventQuery", event)
 
+    def event_peek(self, event: int, context: int) -> bool:
+        if self.context_get_current() != context:
+            self.context_set_current(context)
+        mode = self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self._call("cuThreadExchangeStreamCaptureMode", mode)
+        try:
+            return self._ready("cuEventQuery", event)
+        finally:
+            self._call("cuThreadExchangeStreamCaptureMode", before)
+
     def event_elapsed_ms(self, start: int, end: int) -> float:
         return float(self._call("cuEventElapsedTime", start, end))
+
+    def block_places(self, context: int, timeout_s: float) -> str:
+        return ""
 
     # -- module and launch ----------------------------------------------------------------------------------
     def module_load_data(self, image: bytes) -> int:

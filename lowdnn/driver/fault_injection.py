@@ -82,6 +82,7 @@ CALLS: Mapping[str, str] = {
     "event_record": "cuEventRecord",
     "event_synchronize": "cuEventSynchronize",
     "event_query": "cuEventQuery",
+    "event_peek": "cuEventQuery",
     "event_elapsed_ms": "cuEventElapsedTime",
     "module_load_data": "cuModuleLoadDataEx",
     "module_unload": "cuModuleUnload",
@@ -157,6 +158,7 @@ class FaultyDriver:
         self.kind = driver.kind
         self.dlpack_device_type = driver.dlpack_device_type
         self.takes_machine_code = driver.takes_machine_code
+        self.block_places = driver.block_places
         self._driver = driver
         self._faults: defaultdict[str, list[Fault]] = defaultdict(list)
         for fault in faults:

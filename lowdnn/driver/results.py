@@ -141,6 +141,27 @@ KERNEL_FAULTS = frozenset(
 )
 
 
+#: Results of a device, or of a context, that is lost: reset by the driver, an administrator or another library, out of
+#: order by an error of its memory or links, or behind a server of MPS that has gone.
+DEVICE_LOSSES = frozenset(
+    {
+        CuResult.DEVICE_UNAVAILABLE,
+        CuResult.INVALID_CONTEXT,
+        CuResult.ECC_UNCORRECTABLE,
+        CuResult.NVLINK_UNCORRECTABLE,
+        CuResult.CONTAINED,
+        CuResult.CONTEXT_IS_DESTROYED,
+        CuResult.SYSTEM_NOT_READY,
+        CuResult.MPS_CONNECTION_FAILED,
+        CuResult.MPS_RPC_FAILURE,
+        CuResult.MPS_SERVER_NOT_READY,
+        CuResult.MPS_CLIENT_TERMINATED,
+        CuResult.EXTERNAL_DEVICE,
+        CuResult.UNKNOWN,
+    }
+)
+
+
 def argument_text(arguments: Iterable[object]) -> str:
     """The text of a call's arguments in an error: handles and addresses in hexadecimal, images by their size."""
     return ", ".join(map(_shown, arguments))

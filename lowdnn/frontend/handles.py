@@ -27,6 +27,7 @@ def create_handle(
     same_device_as: BackendHandle | None = None,
     same_driver_as: BackendHandle | None = None,
     plan_cache: PlanCache | None = None,
+    watchdog_s: float | None = None,
 ) -> Handle:
     """A handle; without arguments on the device that LOWDNN_DEVICE names (``auto``: the GPU, else the emulated one).
 
@@ -41,8 +42,11 @@ def create_handle(
     ``same_driver_as``: a handle whose driver the new one shares, on its device ``ordinal``, in place of the other
     arguments before. Emulated devices reach each other's memory where they belong to one driver.
     ``plan_cache``: shared with other handles, as ``lowdnn.PlanCache`` says; by default one of the handle's own.
+    ``watchdog_s`` (default: LOWDNN_WATCHDOG): an execute that takes more seconds is named in an event ``hang``, and
+    goes on.
     """
-    others = (device, arch, policy, compile_policy, bundle, instance(faults, str, "create_handle.faults") or None)
+    faults = instance(faults, str, "create_handle.faults")
+    others = (device, arch, policy, compile_policy, bundle, faults or None, watchdog_s)
     if same_device_as is not None:
         _refuse_others("same_device_as", (*others, ordinal or None, same_driver_as))
         where = "create_handle.same_device_as"
@@ -60,6 +64,7 @@ def create_handle(
         compile_policy=compile_policy,
         bundle=bundle,
         plan_cache=plan_cache,
+        watchdog_s=watchdog_s,
     )
 
 

@@ -80,6 +80,7 @@ class LoadedPlan(ProcessBound):
         self.is_logged = any(logger.isEnabledFor(logging.DEBUG) for logger in self._loggers)
         #: Whether an execute tells its ``command`` somewhere.
         self.tells_command = self._is_observed = annotate is not None or self.is_logged
+        self._failed: tuple[Step, ...] = ()
         self._observer: ExecuteObserver | None = None
         self.command: Callable[[], str] = str
         self._liveness = context.liveness
@@ -118,6 +119,7 @@ class LoadedPlan(ProcessBound):
                 for step in self._steps:
                     step(stream)
             except DriverError:
+                self._tell_failed(stream)
                 # The driver refuses a launch where another context is current; asking it first at each call costs more.
                 if self.context.driver.context_get_current() == self.context.handle:
                     raise
@@ -132,6 +134,8 @@ class LoadedPlan(ProcessBound):
         """Every execute from now on has these steps around its launches; nodes of CUDA graphs have none."""
         with self._lock:
             self._set_steps(surrounded(self._planned_steps, around))
+            if around.failed is not None:
+                self._failed = (*self._failed, around.failed)
 
     def count_executes(self) -> ExecuteCount:
         """The count of executes that have launched the plan since the first call; the same object for every caller."""
@@ -231,10 +235,18 @@ class LoadedPlan(ProcessBound):
             self.context.activated(),
             nullcontext() if self._annotate is None else self._annotate(self.plan.name, self.command()),
         ):
-            for step, planned in self._planned_steps:
-                if planned is not None:
-                    emit(self._loggers[1], logging.DEBUG, "launch", _launch_fields(self.plan, planned, stream))
-                step(stream)
+            try:
+                for step, planned in self._planned_steps:
+                    if planned is not None:
+                        emit(self._loggers[1], logging.DEBUG, "launch", _launch_fields(self.plan, planned, stream))
+                    step(stream)
+            except DriverError:
+                self._tell_failed(stream)
+                raise
+
+    def _tell_failed(self, stream: int) -> None:
+        for failed in self._failed:
+            failed(stream)
 
     def _bind(self, pointers: Pointers, workspace: int) -> None:
         """Checks and patches what differs from the last call; after an error the next call patches everything."""

@@ -46,11 +46,13 @@ class Surroundings:
     """Steps around the launches of a plan, which must not raise.
 
     before: in front of the first one.  after_each: behind each of them but the last.  after: behind the last one.
+    failed: in place of those that are left, where a launch has raised.
     """
 
     before: Step
     after: Step
     after_each: Step | None = None
+    failed: Step | None = None
 
 
 def surrounded(

@@ -28,13 +28,17 @@ from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.sources import SourceTree
+from lowdnn.runtime.watchdog import Watchdog
 
 #: Threads that compile ahead, by default; each takes some 100 MB while it does.
 _MOST_THREADS: Final = 8
 
 
 class Runtime(ProcessBound):
-    """Owns the context, the compiler, the loaded modules and the counters. Close it, or use ``with``."""
+    """Owns the context, the compiler, the loaded modules and the counters. Close it, or use ``with``.
+
+    watchdog: looks for executes that do not end; None where ``Config.watchdog_s`` is.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,8 @@ class Runtime(ProcessBound):
         self.modules = ModuleCache(self.context, self.compiler, self.counters, self._ahead)
         self._annotate = range_annotator(self.config)
         self._log_handler = log_to(self.config)
+        limit_s = self.config.watchdog_s
+        self.watchdog = None if limit_s is None else Watchdog(self.context, self.counters, limit_s)
         # Held while another thread uses the driver, and to close it.
         self._using_driver = RLock()
 
@@ -120,6 +126,8 @@ class Runtime(ProcessBound):
         """
         self.context.liveness.check()
         loaded = LoadedPlan(plan, self.context, self.modules, annotate=self._annotate, checks_ranges=self.config.debug)
+        if self.watchdog is not None:
+            self.watchdog.watch(loaded)
         self.counters.add("plans_loaded")
         return loaded
 
@@ -156,6 +164,8 @@ class Runtime(ProcessBound):
         Failures of the driver, as they follow a fault on the device, are logged and not raised.
         reason: as for ``Context.close``.
         """
+        if self.watchdog is not None:
+            self.watchdog.close()
         with self._using_driver:
             self.modules.close()
             self.context.close(reason)

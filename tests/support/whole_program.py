@@ -136,6 +136,7 @@ class WholeProgram:
             Stream.borrow(context, 0).wait(end)
             end.synchronize()
             assert end.is_done()
+            assert self.driver.event_peek(end.handle, context.handle)
             assert end.elapsed_ms(start) >= 0
             stream.synchronize()
             assert stream.is_done()
@@ -283,6 +284,7 @@ class CountingDriver:
     def __init__(self, driver: Driver) -> None:
         self.kind, self.dlpack_device_type = driver.kind, driver.dlpack_device_type
         self.takes_machine_code = driver.takes_machine_code
+        self.block_places = driver.block_places
         self.counts: Counter[str] = Counter()
         for call in CALLS.keys() - {"launch", "prepare_launch"}:
             setattr(self, call, self._counted(call, getattr(driver, call)))

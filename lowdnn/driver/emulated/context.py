@@ -120,11 +120,17 @@ class Contexts:
         state = self.state(self.current() - _FIRST_CONTEXT)
         if state is None:
             raise driver_error(call, CuResult.INVALID_CONTEXT, arguments, "the context is not current in this thread")
-        if state.fault is not None:
-            first_line = state.fault.explanation.partition("\n")[0]
-            explanation = f"since {state.fault.call}: {first_line}; open a new handle"
-            raise driver_error(call, state.fault.result, arguments, explanation)
+        _check_whole(state, call, arguments)
         state.tell(call, arguments)
+        return state
+
+    def seen_state(self, call: str, context: int) -> DeviceState:
+        """The state of a context for a thread that only looks at it, while another one may be inside.
+
+        Raises the DriverError of a fault that the context keeps.
+        """
+        state = self.state_of(call, context)
+        _check_whole(state, call, f"{context:#x}")
         return state
 
     def _end(self, number: int) -> None:
@@ -144,3 +150,11 @@ class Contexts:
         clock = DeviceClock(clock_khz, sm_count, device.copy_bytes_per_ns)
         machine = Machine(memory, device.compute_capability, self._options, sm_count, clock)
         self._system.states[number] = DeviceState(number, _FIRST_CONTEXT + number, self._system, memory, machine)
+
+
+def _check_whole(state: DeviceState, call: str, arguments: str) -> None:
+    """Raises DriverError for a context that a fault has broken."""
+    if state.fault is not None:
+        first_line = state.fault.explanation.partition("\n")[0]
+        explanation = f"since {state.fault.call}: {first_line}; open a new handle"
+        raise driver_error(call, state.fault.result, arguments, explanation)

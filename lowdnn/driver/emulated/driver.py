@@ -42,7 +42,7 @@ from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.peers import PeerCalls
 from lowdnn.driver.emulated.queues import Kind, Marker
 from lowdnn.driver.emulated.results import driver_error
-from lowdnn.driver.emulated.state import DeviceState, EventState, find, stream_of
+from lowdnn.driver.emulated.state import DeviceState, EventState, event_of, find, stream_of
 from lowdnn.driver.emulated.streams import (
     begin_capture,
     check_own_stream,
@@ -303,9 +303,16 @@ class EmulatedDriver(PeerCalls):
         with self._context.entered("cuEventQuery", event) as state:
             return state.system.queues.is_done(checked_event(state, event, "cuEventQuery").task)
 
+    def event_peek(self, event: int, context: int) -> bool:
+        found = event_of(self._context.seen_state("cuEventQuery", context), "cuEventQuery", event)
+        return found.task is None or found.task.is_done
+
     def event_elapsed_ms(self, start: int, end: int) -> float:
         with self._context.entered("cuEventElapsedTime", start, end) as state:
             return elapsed_ms(state, start, end)
+
+    def block_places(self, context: int, timeout_s: float) -> str:
+        return self._context.state_of("block_places", context).machine.inquiry.ask(timeout_s)
 
     # -- module and launch ----------------------------------------------------------------------------------
     def module_load_data(self, image: bytes) -> int:

@@ -12,6 +12,7 @@ from lowdnn.driver.emulated.program import Kernel
 from lowdnn.driver.emulated.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.driver.emulated.running.deadlock import deadlock, waiting_text
+from lowdnn.driver.emulated.running.inquiry import Inquiry
 from lowdnn.driver.emulated.running.scheduler import BlockFault, BlockFunction, Scheduler, Turn
 from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
@@ -28,6 +29,7 @@ class Execution:
         blocks: tuple[BlockFunction, ...],
         batches: Iterator[Batch],
         limit: TimeLimit,
+        inquiry: Inquiry,
         device: int | None,
         end: Callable[[], None],
     ) -> None:
@@ -36,6 +38,7 @@ class Execution:
         self._blocks = blocks
         self._batches = batches
         self._limit = limit
+        self._inquiry = inquiry
         self._end = end
         try:
             self._scheduler = self._next()
@@ -68,6 +71,7 @@ class Execution:
         if scheduler is None:
             return Turn.ENDED
         goes_on = alone or not scheduler.picker.interrupts
+        self._inquiry.is_running = True
         try:
             with self._limit, np.errstate(all="ignore"):
                 turn = scheduler.advance()
@@ -77,6 +81,8 @@ class Execution:
             raise self._ended(fault_of(fault, self.kernel, scheduler.batch)) from fault.cause
         except LaneFault as fault:
             raise self._ended(EmulationFault(report_of(fault, self.kernel, scheduler.batch))) from None
+        finally:
+            self._inquiry.is_running = False
         if turn is Turn.ENDED:
             if scheduler.batch.races is not None:
                 scheduler.batch.races.batch_ended()
@@ -113,7 +119,7 @@ class Execution:
         if batch is None:
             self.close()
             return None
-        return Scheduler(batch, self.kernel.steps, self._blocks, self._limit)
+        return Scheduler(batch, self.kernel.steps, self._blocks, self._limit, self._inquiry)
 
     def _ended(self, fault: EmulationFault | RuntimeError) -> EmulationFault | RuntimeError:
         """The fault that ends the launch, with its device."""

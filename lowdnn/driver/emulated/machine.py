@@ -28,6 +28,7 @@ from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
 from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.driver.emulated.running.clock import DeviceClock
+from lowdnn.driver.emulated.running.inquiry import Inquiry
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.scheduler import BlockFunction
 from lowdnn.driver.emulated.running.time_limit import TimeLimit
@@ -55,7 +56,10 @@ class Module:
 
 
 class Machine:
-    """One emulated device with ``sm_count`` multiprocessors that runs kernels as ``options`` say."""
+    """One emulated device with ``sm_count`` multiprocessors that runs kernels as ``options`` say.
+
+    inquiry: asks the kernel under way where its blocks are.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class Machine:
         self.compute_capability = compute_capability
         self.sm_count = sm_count
         self.options = options or Options()
+        self.inquiry = Inquiry()
         self._last_histories: dict[object, LaunchHistory] = {}
         self.clock = clock or DeviceClock(sm_count=sm_count)
 
@@ -140,7 +145,7 @@ class Machine:
 
         batches = self._batches(function, config, options, content, (address, workspace), history)
         device = self.memory.device if self.options.devices > 1 else None
-        return Execution(kernel, function.blocks, batches, TimeLimit(options.timeout_s), device, end)
+        return Execution(kernel, function.blocks, batches, TimeLimit(options.timeout_s), self.inquiry, device, end)
 
     def _history(
         self,

@@ -21,7 +21,7 @@ _MOST_ADDRESSES = 16
 
 
 @dataclass(frozen=True)
-class _Wait:
+class Wait:
     """Lanes that wait at PTX line ``line``; ``what`` reads on after "wait". ``address``: the place in global memory
     where they wait for a value, or 0."""
 
@@ -37,7 +37,7 @@ def deadlock(scheduler: Scheduler, others: Sequence[str] | None = None) -> LaneF
     ``others``: who waits in launches of other devices, where there are such devices; then the report names the first
     lanes that wait for a value in memory, on which those of barriers depend.
     """
-    waits = list(_waits(scheduler))
+    waits = list(waits_of(scheduler))
     first = waits[0] if others is None else next((wait for wait in waits if wait.address), waits[0])
     message = "nothing can run: " + "; ".join((waiting_text(scheduler), *(others or ())))
     fault = LaneFault(FaultKind.DEADLOCK, message, line=first.line, lane=int(first.lanes[0]))
@@ -49,34 +49,35 @@ def deadlock(scheduler: Scheduler, others: Sequence[str] | None = None) -> LaneF
 
 def waiting_text(scheduler: Scheduler) -> str:
     """The lanes that wait, where and for what."""
-    return "; ".join(_text(scheduler.batch, wait) for wait in _waits(scheduler))
+    return "; ".join(_text(scheduler.batch, wait) for wait in waits_of(scheduler))
 
 
-def _waits(scheduler: Scheduler) -> Iterator[_Wait]:
+def waits_of(scheduler: Scheduler) -> Iterator[Wait]:
+    """The lanes that wait, those of barriers first."""
     steps, batch = scheduler.steps, scheduler.batch
     for waiting in scheduler.barriers.waiting:
-        yield _Wait(f"at {_barrier(scheduler, waiting.number, waiting.lanes)}", waiting.line, waiting.lanes)
+        yield Wait(f"at {_barrier(scheduler, waiting.number, waiting.lanes)}", waiting.line, waiting.lanes)
     for wait in scheduler.cluster_barriers.waiting:
         missing = scheduler.cluster_barriers.missing(int(wait.lanes[0]))
         block, thread, *_ = batch.place(int(missing[0]))
         what = f"at barrier.cluster.wait for {missing.size} threads, the first is thread {thread} of block {block},"
-        yield _Wait(what, wait.line, wait.lanes)
+        yield Wait(what, wait.line, wait.lanes)
     for number, parts in scheduler.parked.items():
         step = steps[number]
         what = f"for other {'warps of the warpgroup' if step.warpgroup else 'lanes of the warp'}"
-        yield from (_Wait(what, step.line, lanes) for lanes in parts)
+        yield from (Wait(what, step.line, lanes) for lanes in parts)
     for one in scheduler.spinning:
         looking = batch.mbarriers.polling(one.lanes)
         for barrier, line, lanes in batch.mbarriers.waited_for(one.lanes[looking]):
-            yield _Wait(f"at {barrier}", line, lanes)
+            yield Wait(f"at {barrier}", line, lanes)
         if not looking.all():
             yield from _value_waits(batch, steps[one.block].line, one.lanes[~looking])
 
 
-def _value_waits(batch: Batch, line: int, lanes: Array) -> Iterator[_Wait]:
+def _value_waits(batch: Batch, line: int, lanes: Array) -> Iterator[Wait]:
     """The waits of lanes that read memory again and again, by the address in global memory where that is known."""
     if batch.polled is None:
-        yield _Wait("for a value that nobody stores", line, lanes)
+        yield Wait("for a value that nobody stores", line, lanes)
         return
     places = batch.polled[lanes]
     for address in np.unique(places)[:_MOST_ADDRESSES].tolist():
@@ -84,7 +85,7 @@ def _value_waits(batch: Batch, line: int, lanes: Array) -> Iterator[_Wait]:
         if address:
             label, offset = batch.arena.name_of(address)
             what += f" at {address:#x} = {label} {offset:+d} bytes"
-        yield _Wait(what, line, lanes[places == address], address)
+        yield Wait(what, line, lanes[places == address], address)
 
 
 def _barrier(scheduler: Scheduler, number: int, lanes: Array) -> str:
@@ -99,7 +100,7 @@ def _barrier(scheduler: Scheduler, number: int, lanes: Array) -> str:
     return f"barrier {number}, where {arrived} of {expected} threads have arrived{exited},"
 
 
-def _text(batch: Batch, wait: _Wait) -> str:
+def _text(batch: Batch, wait: Wait) -> str:
     block, thread, warp, _ = batch.place(int(wait.lanes[0]))
     warps = np.unique(wait.lanes // WARP).size
     return (

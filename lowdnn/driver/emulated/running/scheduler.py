@@ -22,6 +22,8 @@ from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Release
 from lowdnn.driver.emulated.running.batch import Batch, Group, merge_into
 from lowdnn.driver.emulated.running.cluster_barriers import ClusterBarriers, ClusterWait
 from lowdnn.driver.emulated.running.deadlock import deadlock
+from lowdnn.driver.emulated.running.inquiry import Inquiry
+from lowdnn.driver.emulated.running.places import places_text
 from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
 BlockFunction = Callable[[Group, list[Any]], Any]
@@ -99,9 +101,16 @@ class BlockFault(Exception):
 
 class Scheduler:
     """One run of a batch, within the time that ``limit`` leaves to the launch: ``blocks`` are the functions of its
-    ``steps``."""
+    ``steps``. It answers the questions of ``inquiry``."""
 
-    def __init__(self, batch: Batch, steps: Sequence[Step], blocks: Sequence[BlockFunction], limit: TimeLimit) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        steps: Sequence[Step],
+        blocks: Sequence[BlockFunction],
+        limit: TimeLimit,
+        inquiry: Inquiry,
+    ) -> None:
         self.batch = batch
         self.steps = steps
         self._blocks = blocks
@@ -113,6 +122,7 @@ class Scheduler:
         self.parked: dict[int, list[Array]] = {}
         self.spinning: list[Spinning] = []
         self._limit = limit
+        self._inquiry = inquiry
         # Number of exits and of barriers that have released lanes, by which progress is seen.
         self._moves = 0
         self._work: list[Any] = [None] * len(batch.registers)
@@ -191,6 +201,8 @@ class Scheduler:
     def _execute(self, step: Step, group: Group) -> Any:
         self._rounds += 1
         if not self._rounds & 0xFF:
+            if self._inquiry.is_asked:
+                self._inquiry.reply(places_text(self, step, group.lanes))
             problem = self._limit.problem((id(self), *self.progress))
             if problem:
                 raise BlockFault(LaneFault(FaultKind.TIMEOUT, problem, 0), group, step)
