@@ -16,6 +16,9 @@
 | LOWDNN_LOG_FILE        | a path (%p: process id), stdout  | stderr             | where events are written            |
 | LOWDNN_LOG_FORMAT      | text, json                       | text               | the form of an event's line         |
 | LOWDNN_WATCHDOG        | seconds: 5, 0.5                  | none               | executes that take longer are named |
+| LOWDNN_DUMP            | a path                           | none               | directory of failing calls          |
+| LOWDNN_DUMP_SIZE       | bytes, or with K, M, G: 500M     | 1G                 | the most that they take up there    |
+| LOWDNN_DUMP_INPUTS     | before, after                    | after              | see ``DumpInputs``                  |
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 | LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
@@ -109,6 +112,14 @@ class CompilePolicy(StrEnum):
     BACKGROUND = "background"
 
 
+class DumpInputs(StrEnum):
+    """The time at which the tensors of a failing call are read: AFTER the failure, or BEFORE each execute, which costs
+    a copy of all of them and a wait at every execute."""
+
+    AFTER = "after"
+    BEFORE = "before"
+
+
 def default_cache_dir(environment: Mapping[str, str]) -> Path | None:
     """``$XDG_CACHE_HOME/lowdnn``, else ``$HOME/.cache/lowdnn``, else None (no home: nothing is kept on disk)."""
     base = _user_dir(environment, "XDG_CACHE_HOME", ".cache")
@@ -148,6 +159,9 @@ class Config:
     compile_gradients: bool = False
     log_format: str = "text"
     watchdog_s: float | None = None
+    dump_dir: Path | None = None
+    dump_limit_bytes: int = 1 << 30
+    dump_inputs: DumpInputs = DumpInputs.AFTER
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
@@ -164,6 +178,9 @@ class Config:
             log_level=log_level,
             log_file=log_file,
             watchdog_s=_read(source, "LOWDNN_WATCHDOG", None, _SECONDS),
+            dump_dir=_read(source, "LOWDNN_DUMP", None, _PATH),
+            dump_limit_bytes=_read(source, "LOWDNN_DUMP_SIZE", 1 << 30, _BYTES),
+            dump_inputs=_read(source, "LOWDNN_DUMP_INPUTS", DumpInputs.AFTER, _DUMP_INPUTS),
             log_format=_read(source, "LOWDNN_LOG_FORMAT", "text", _one_of(*LOG_FORMATS)),
             debug=_read(source, "LOWDNN_DEBUG", False, _SWITCH),
             nvtx=_read(source, "LOWDNN_NVTX", False, _SWITCH),
@@ -368,6 +385,7 @@ _COMPILE_POLICY = _Form(f"one of {', '.join(CompilePolicy)}", _compile_policy)
 _ARCH_NAME = _Form("an architecture such as sm_90a", _arch)
 _POLICY_TEXT = _Form("a policy such as fuzz(7),early", lambda text: text if re.fullmatch(_POLICY, text) else None)
 _TELEMETRY_TEXT = _Form("on, off, or options such as sample=0.1,prometheus=9400", _telemetry)
+_DUMP_INPUTS = _Form("before or after", lambda text: DumpInputs(text) if text in list(DumpInputs) else None)
 _PATH = _Form("a path", _path)
 _ABSOLUTE_PATH = _Form("an absolute path", lambda text: Path(text) if Path(text).is_absolute() else None)
 _ABSOLUTE_PATHS = _Form(f"absolute paths with {os.pathsep} between", _absolute_paths)

@@ -21,7 +21,7 @@ from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.checks import instance, integer, optional, shown
 from lowdnn.config import CompilePolicy, Config
 from lowdnn.driver import configured_driver
-from lowdnn.driver.base import DeviceAttribute, Driver
+from lowdnn.driver.base import DeviceAttribute, Driver, DriverError
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
@@ -45,6 +45,7 @@ from lowdnn.runtime.stream import Stream
 from lowdnn.status import ArchMismatchError, BadParamError, InvalidValueError, LowdnnError, NotInitializedError
 
 if TYPE_CHECKING:
+    from lowdnn.backend.dumping import Dumper
     from lowdnn.backend.recording import CaseRecorder
     from lowdnn.heuristics.tuning.tuner import TuningOptions
 
@@ -62,6 +63,7 @@ class Handle(ProcessBound):
     plan_cache: the loaded plans that are kept.
     loader: the runtime that loads them; another one than ``runtime`` where the cache is shared.
     last_error: the message of the last call on this handle that failed, or "".
+    dumper: keeps failing calls; None without ``Config.dump_dir``.
     known_choices: engines and knobs whose kernels are likely to be at hand (``at_hand``).
 
     Everything that an execute reads is a plain attribute. Close with ``close`` or
@@ -93,6 +95,7 @@ class Handle(ProcessBound):
         self.is_debug = runtime.config.debug
         self._user: int | None = None
         self._recorder = _recorder(runtime.config)
+        self.dumper = _dumper(runtime)
         # Also where the handle is never closed: when it goes, or the process does.
         self._write_cases = weakref.finalize(self, self._recorder.close) if self._recorder else None
 
@@ -228,6 +231,8 @@ class Handle(ProcessBound):
     def _watch(self, candidate: Candidate, loaded: LoadedPlan) -> None:
         if self._recorder is not None:
             self._recorder.watch(candidate.graph, loaded)
+        if self.dumper is not None:
+            loaded.observe(self.dumper.observer(candidate))
         if loaded.tells_command or self.runtime.watchdog is not None:
             from lowdnn.backend.repeating import RunCommand  # nobody else needs the families of cases
 
@@ -244,7 +249,12 @@ class Handle(ProcessBound):
     def synchronize(self) -> None:
         """Waits for all work in the handle's stream."""
         with self.entered("synchronize"), self.runtime.context.activated():
-            self.runtime.driver.stream_synchronize(self.stream)
+            try:
+                self.runtime.driver.stream_synchronize(self.stream)
+            except DriverError as error:
+                if self.dumper is not None:
+                    self.dumper.wait_failed(error)
+                raise
 
     @contextmanager
     def entered(self, call: str) -> Iterator[None]:
@@ -332,6 +342,15 @@ def _recorder(config: Config) -> CaseRecorder | None:
     from lowdnn.backend.recording import CaseRecorder  # nobody else needs the families of cases
 
     return CaseRecorder(config.record_cases)
+
+
+def _dumper(runtime: Runtime) -> Dumper | None:
+    """A keeper of failing calls; None where they are not to be kept."""
+    if runtime.config.dump_dir is None:
+        return None
+    from lowdnn.backend.dumping import Dumper  # nobody else needs the families of cases
+
+    return Dumper(runtime, runtime.config.dump_dir)
 
 
 def _tuning(config: Config) -> TuningOptions | None:

@@ -195,7 +195,10 @@ def _judged(
     expected = source.expected(case, graph, inputs, candidate.plan)
     if is_exact and case.is_exact:
         expected = {uid: replace(wanted, allowed=EXACT) for uid, wanted in expected.items()}
-    return _compared(graph, found, inputs, expected, outcome.outputs)
+    judged = _compared(graph, found, inputs, expected, outcome.outputs)
+    if judged.result.status == "FAILED" and handle.dumper is not None:
+        handle.dumper.keep_check(candidate, inputs, outcome.outputs, judged.result.detail)
+    return judged
 
 
 def _compared(

@@ -14,6 +14,7 @@ from lowdnn.cli.doctor.arguments import add_doctor_arguments
 from lowdnn.cli.kernels_arguments import add_kernels_arguments
 from lowdnn.cli.operations_arguments import add_operations_arguments
 from lowdnn.cli.output import ClosedPipeError, OutputError, command_output, drop_unwritable_errors, tell
+from lowdnn.cli.replay_arguments import add_replay_arguments
 from lowdnn.cli.run_arguments import add_run_arguments
 from lowdnn.cli.tune_arguments import add_tune_arguments
 from lowdnn.cli.verify.arguments import add_verify_arguments
@@ -71,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     add_verify_arguments(
         commands.add_parser("verify", help="whether every device computes what references or saved outputs say")
     )
+    replay = commands.add_parser("replay", help="run a failing call again that LOWDNN_DUMP has kept, with every check")
+    add_replay_arguments(replay)
     add_kernels_arguments(
         commands.add_parser("kernels", help="the kernels that a workload needs, and few that serve it")
     )
@@ -107,6 +110,12 @@ def _verify(arguments: argparse.Namespace) -> int:
     from lowdnn.cli.verify.command import verify
 
     return verify(arguments)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.replay import replay
+
+    return replay(arguments)
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
@@ -155,6 +164,7 @@ _COMMANDS = {
     "info": _info,
     "doctor": _doctor,
     "run": _run,
+    "replay": _replay,
     "verify": _verify,
     "tune": _tune,
     "bench": _bench,

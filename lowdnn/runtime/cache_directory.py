@@ -65,6 +65,20 @@ def opened(directory: Path, *, makes: bool) -> Iterator[EntryFolder]:
         os.close(outer)
 
 
+@contextmanager
+def opened_private(directory: Path, *, makes: bool) -> Iterator[EntryFolder]:
+    """``directory`` itself, which must be of the first kind; errors and ``makes`` as in ``opened``."""
+    if makes:
+        with suppress(OSError):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = _opened_folder(str(directory), None, makes=makes)
+    try:
+        _check_inner(descriptor)
+        yield EntryFolder(descriptor, directory)
+    finally:
+        os.close(descriptor)
+
+
 def can_be_made(directory: Path) -> bool:
     """Whether ``opened`` could make what is missing of ``directory``: a folder is made in the last one that is there,
     and removed. Permissions alone do not tell, of a read-only file system or ``/proc``."""
