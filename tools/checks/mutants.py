@@ -42,7 +42,7 @@ LINKED = ("ptx",)
 #: Parts of the product that fill the folder of compiled kernels: their mutants get one of their own.
 _KERNEL_MAKERS = ("lowdnn/runtime/", "lowdnn/driver/")
 _UNCAUGHT = ("survived", "stopped", "invalid")
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (?! )(.*?)(?: - .*)?$", re.MULTILINE)
 _NO_PROGRAM = re.compile(r"^E +(\S+\.)?(SyntaxError|IndentationError|CompilationFailedError)\b", re.MULTILINE)
 
 
