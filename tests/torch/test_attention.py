@@ -16,6 +16,28 @@ def names(face: Face, kind: str = "flash") -> list[str]:
     return [forward, f"{forward}_backward"]
 
 
+def test_deterministic_algorithms_are_asked_of_the_gradients(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowdnn.torch import planning
+
+    asked: list[bool] = []
+    sketch = planning.Sketch
+
+    def noted(*given: Any, **settings: Any) -> Any:
+        asked.append(settings["is_deterministic"])
+        return sketch(*given, **settings)
+
+    monkeypatch.setattr(planning, "Sketch", noted)
+    q = face.reals(1, 1, 16, 32, dtype=torch.bfloat16).requires_grad_()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION), face.enable(["attention"]):
+        for wanted in (False, True):
+            torch.use_deterministic_algorithms(wanted, warn_only=True)
+            try:
+                torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+            finally:
+                torch.use_deterministic_algorithms(False)
+    assert asked == [False, False, True, True]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_and_its_gradients(face: Face, causal: bool) -> None:
     q, k, v = (face.reals(2, 2, 40, 32, dtype=torch.bfloat16) for _ in range(3))

@@ -293,10 +293,23 @@ with lowdnn.torch.enable("emulated", "convolution"):
     assert done.stdout == "[36.0, 18.0] [(2, '')]\n"
 
 
-def test_benchmark_mode_tunes(face: Face) -> None:
+def test_benchmark_mode_tunes(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowdnn.torch import planning
+
+    tuned: list[Any] = []
+    tune = planning.tune_where_new
+
+    def counted(handle: Any, graph: Any, options: Any) -> Any:
+        tuned.append(graph)
+        return tune(handle, graph, options)
+
+    monkeypatch.setattr(planning, "tune_where_new", counted)
     x, w = face.integers(2, 4, 9, 9, dtype=torch.float32), face.integers(4, 4, 3, 3, dtype=torch.float32)
-    with face.enable(["convolution"]), torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
-        y = torch.conv2d(x, w)
+    for benchmark in (False, True, True):
+        flags = torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=False)
+        with face.enable(["convolution"]), flags:
+            y = torch.conv2d(x, w)
+    assert len(tuned) == 1
     assert torch.equal(y, torch.conv2d(x.double(), w.double()).float())
 
 

@@ -2,7 +2,8 @@
 
 For each operation and type, every sample of torch's OpInfo database runs three times: natively, in fp64, and with
 lowdnn. Results and gradients have to have the shapes, strides and types of the native ones, and of torch's fake
-kernels. They may be twice as far from those in fp64 as the native ones, and a few roundings. One sample
+kernels. They may be twice as far from those in fp64 as the native ones, and a few roundings; of fp8 products, a few
+roundings from the native ones. One sample
 of each operation and type also runs under ``torch.compile``. A line for each operation has how many samples ran on
 lowdnn, partly on it, or natively, and how many failed; behind it stand the reasons and the failures. The exit code is 1
 where one failed.
@@ -39,9 +40,10 @@ NAMES = (
     *(f"nn.functional.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3)),
     *(f"nn.functional.adaptive_{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (2, 3)),
     *("nn.functional.interpolate", "nn.functional.upsample_nearest", "nn.functional.upsample_bilinear"),
-    "nn.functional.scaled_dot_product_attention",
+    *("nn.functional.scaled_dot_product_attention", "torch._scaled_mm", "torch._scaled_mm_v2"),
 )
-TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+TYPES = (*_FLOATS, torch.float8_e4m3fn, torch.float8_e5m2)
 #: Roundings of the largest value, or of 1, by which results may be further away than twice the native ones. Gradients
 #: are sums of many terms of about 1, which may cancel.
 _ROUNDINGS = 16
@@ -141,7 +143,7 @@ def _check_sample(entry: Any, sample: Any, device: str, outcome: Outcome) -> Non
     except Exception:  # torch itself does not take the sample
         outcome.counts["refused"] += 1
         return
-    exact = _run(entry, sample.transform(_as_double))
+    exact = _exact(entry, sample, native)
     before = lowdnn.torch.counts()
     with lowdnn.torch.enable(device):
         own = _run(entry, sample)
@@ -152,6 +154,13 @@ def _check_sample(entry: Any, sample: Any, device: str, outcome: Outcome) -> Non
     took = any(not reason for _, reason in paths)
     outcome.counts["partly" if took and reasons else "lowdnn" if took else "native"] += 1
     outcome.reasons.update(reasons or ([] if took else ["no operation that is taken over"]))
+
+
+def _exact(entry: Any, sample: Any, native: list[Any]) -> list[Any]:
+    """The results in fp64; of operations that take fp8 alone, the native ones."""
+    if sample.input.dtype in _FLOATS:
+        return _run(entry, sample.transform(_as_double))
+    return [result.double() if result.is_floating_point() else result for result in native]
 
 
 def _check_compiled(entry: Any, sample: Any, device: str, outcome: Outcome) -> None:
@@ -170,10 +179,7 @@ def _check_compiled(entry: Any, sample: Any, device: str, outcome: Outcome) -> N
         return
     with lowdnn.torch.enable(device):
         own = compiled()
-    double = plain.transform(_as_double)
-    with torch.no_grad():
-        exact = entry(double.input, *double.args, **double.kwargs)
-    _compare(_tensors(own), _tensors(native), _tensors(exact))
+    _compare(_tensors(own), _tensors(native), _exact(entry, plain, _tensors(native)))
     outcome.counts["compiled"] += 1
 
 
@@ -204,12 +210,12 @@ def _compare(own: list[Any], native: list[Any], exact: list[Any]) -> None:
         if not found.dtype.is_floating_point:
             assert torch.equal(found, other), f"result {number}: other integers"
             continue
-        for values in (other, found):
-            assert torch.equal(values.isnan(), wanted.isnan()) or values is other, f"result {number}: other NaNs"
-        is_number = wanted.isfinite() & other.isfinite()
+        native_values, own_values = other.double(), found.double()
+        assert torch.equal(own_values.isnan(), wanted.isnan()), f"result {number}: other NaNs"
+        is_number = wanted.isfinite() & native_values.isfinite()
         errors = [
-            (values.double() - wanted).abs()[is_number].max().item() if is_number.any() else 0.0
-            for values in (found, other)
+            (values - wanted).abs()[is_number].max().item() if is_number.any() else 0.0
+            for values in (own_values, native_values)
         ]
         # In fp64 the reference has errors of its own.
         roundings = _ROUNDINGS * (4 if found.dtype == torch.float64 else 1)
@@ -248,7 +254,7 @@ def _fresh(value: Any) -> Any:
 def _as_double(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
         return value.detach().double().requires_grad_(value.requires_grad)
-    return torch.float64 if value in TYPES[:3] else value
+    return torch.float64 if value in _FLOATS[:3] else value
 
 
 def _risen(before: Iterable[Any], after: Iterable[Any]) -> list[tuple[str, str]]:
