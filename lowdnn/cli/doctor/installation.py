@@ -96,8 +96,9 @@ def _distribution() -> Distribution | None:
     except PackageNotFoundError:
         return None
     own = Path(str(found.locate_file("lowdnn/__init__.py"))).resolve()
-    listed_there = any(str(file) == "lowdnn/__init__.py" for file in found.files or ())
-    return found if listed_there and own == _PACKAGE / "__init__.py" else None
+    # The list of a checkout (egg-info) has no digests.
+    is_recorded = any(str(file) == "lowdnn/__init__.py" and file.hash for file in found.files or ())
+    return found if is_recorded and own == _PACKAGE / "__init__.py" else None
 
 
 def _versions(requirements: list[str] | tuple[()], is_needed: bool) -> tuple[list[str], list[str]]:

@@ -70,6 +70,12 @@ def test_a_checkout_has_nothing_to_compare_with(site: Path, monkeypatch: pytest.
     assert [found.verdict for check in checks for found in check(FACTS)] == [Verdict.UNKNOWN, Verdict.UNKNOWN]
 
 
+def test_the_list_of_a_checkout_has_no_digests(site: Path) -> None:
+    lines = (site / "lowdnn-1.dist-info" / "RECORD").read_text().splitlines()
+    (site / "lowdnn-1.dist-info" / "RECORD").write_text("".join(f"{line.partition(',')[0]},,\n" for line in lines))
+    assert [found.verdict for found in installation.files(FACTS)] == [Verdict.UNKNOWN]
+
+
 def test_versions_of_packages(site: Path) -> None:
     record(site, "numpy>=2.1", "pytest<1000; extra == 'telemetry'", "nothing-of-the-kind; extra == 'torch'")
     assert [(found.check, found.verdict) for found in installation.packages(FACTS)] == [
