@@ -35,6 +35,13 @@ def test_buckets_are_steps_of_1_2_and_5() -> None:
     assert bounds[-2:] == (5.0, 10.0)
 
 
+def test_a_value_at_a_bound_is_in_the_bucket_below_it() -> None:
+    cell = Registry().histogram(measures.SERVICE_BATCH_SIZE)
+    for value in (1, 2, 2.5, 256, 257):
+        cell.observe(value)
+    assert cell.read().cumulative == (1, 2, 3, 3, 3, 3, 3, 3, 4, 5)
+
+
 def test_values_are_read_by_measure_and_label() -> None:
     registry = Registry()
     registry.counter(measures.EXECUTES, "matmul", "gemm_dense").add(3)
