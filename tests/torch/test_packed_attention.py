@@ -98,6 +98,6 @@ def test_calls_that_flash_attention_computes(face: Face, changed: str) -> None:
     try:
         with face.enable(["attention"]):
             torch.ops.aten._flash_attention_forward(q, q, q, cu, cu, 12, 12, dropout, False, False)
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, IndexError):
         pass  # there is no such kernel for CPU tensors, and none for these types
     assert face.counts()[key] == before + 1
