@@ -4,12 +4,13 @@ Its contents run on the device, so that entries come from a folder of the user's
 of directories:
 
 - the user's own, which nobody else may write: entries lie in its folder ``v1``;
-- one that a group may write (a volume of a team), of root or of anybody in a group of this process: the entries of each
-  user lie in a folder of their own, ``v1-<uid>``, which nobody else may write. Others can take its name away, and
-  cannot make one in its place that is the user's;
+- one that a group may write (a volume of a team), whoever owns it: the entries of each user lie in a folder of their
+  own, ``v1-<uid>``, which nobody else may write. Others can take its name away, and cannot make one in its place that
+  is the user's;
 - one that cannot be written (an image, a read-only volume): its entries are read.
 
-A symlink in place of either folder is refused, and so is one that everyone may write, or whose owner is another one.
+A symlink in place of either folder is refused, and so is a folder that everyone may write, or, but for directories of a
+group, one of another user.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _check_outer(descriptor: int) -> bool:
     if status.st_mode & stat.S_IWOTH:
         raise DirectoryRefusedError(f"{_lets_others_write(status)}; a folder in it may be used")
     is_shared = bool(status.st_mode & stat.S_IWGRP)
-    if not (is_shared and status.st_gid in (os.getegid(), *os.getgroups())):
+    if not is_shared:
         _check_owner(status)
     return is_shared
 

@@ -121,6 +121,15 @@ def test_a_directory_of_another_user_of_the_group(gid: int, mode: int, is_used: 
             assert (status.st_uid, status.st_mode & 0o777) == (12345, 0o700)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_folder_of_entries_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o2775)
+    (tmp_path / "shared" / "v1-0").mkdir(mode=0o700)
+    os.chown(tmp_path / "shared" / "v1-0", 12345, 12345)
+    check_refused(tmp_path / "shared", "owned by user 12345")
+
+
 #: As a container whose user is in the group of its volume, and whose own group is another one.
 WRITE_AS_ANOTHER = """
 import json, os, sys, warnings
