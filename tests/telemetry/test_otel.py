@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from lowdnn.status import BadParamError
 from lowdnn.telemetry import REGISTRY, measures
 from lowdnn.telemetry.device_clock import Observe
 from lowdnn.telemetry.otel import OpenTelemetry, trace_fields
-from tests.telemetry.conftest import Program, value_of
+from tests.telemetry.conftest import Program, opened_program, value_of
 
 
 @pytest.fixture
@@ -117,6 +118,18 @@ def test_a_listener_that_fails_costs_nobody_a_value(caplog: pytest.LogCaptureFix
     assert cell.read().count == 1
     assert "full" in caplog.text
     REGISTRY.stop_listening(failing)
+
+
+def test_launches_of_a_timed_execute_have_the_ids_of_its_span(
+    exporter: OpenTelemetry, spans: InMemorySpanExporter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="lowdnn.launch")
+    program = opened_program(tmp_path)
+    with program.runtime, telemetry.enable(sample=1.0, exporters=[exporter], spans=exporter.spans):
+        program.run(1)
+    execute = next(span for span in spans.get_finished_spans() if span.name == "lowdnn.execute")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "lowdnn.launch"]
+    assert f"trace_id={execute.context.trace_id:032x} span_id={execute.context.span_id:016x}" in line
 
 
 @pytest.mark.parametrize("place", ["call", "enter", "exit", "observe"])
