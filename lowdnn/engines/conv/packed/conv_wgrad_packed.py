@@ -29,11 +29,12 @@ from lowdnn.engines.base import (
 from lowdnn.engines.conv.refusals import refuse_nothing, refuse_pixels, refuse_several_taps
 from lowdnn.engines.delegation import fastest_plan, refusals
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.gemm import tiles
 from lowdnn.engines.launch import aligned_bytes
 from lowdnn.engines.limits import alone, names_of
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
-from lowdnn.enums import DataType, KnobType, NumericalNote, ReduceTensorOp
+from lowdnn.enums import DataType, KnobType, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -113,7 +114,7 @@ class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
 
     name = "conv_wgrad_packed"
     index = 38
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    numerical_notes = tiles.NUMERICAL_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
     limits = alone(ConvolutionBackwardFilter)
 
@@ -141,7 +142,9 @@ class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
         """The launches of the gradient of packs, and those of its sum."""
         parts, pixels = PlanParts(), chosen[KnobType.PACK_SIZE]
         at = {problem.sums_uid: parts.reserve(problem.sums_bytes(pixels))}
-        parts.add_plan(fastest_plan(self._engines, problem.product(pixels), arch), at)
+        product = fastest_plan(self._engines, problem.product(pixels), arch)
+        parts.add_plan(product, at)
+        parts.numerical_notes = product.numerical_notes
         parts.add_plan(self._reduction.plan(problem.total(pixels), arch, {}), at)
         return parts
 
