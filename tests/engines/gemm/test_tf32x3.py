@@ -121,7 +121,7 @@ def test_an_infinity_reaches_its_row_and_column_alone(device: Runtime, engine: E
 
 
 def test_true_fp32_is_chosen_where_tf32_is_not_allowed() -> None:
-    graph = parse_case("conv n=32 c=256 hw=28x28 k=256 rs=3x3 pad=1 dtype=fp32").graph()
+    graph = parse_case("conv n=32 c=256 hw=28x28 k=256 rs=3x3 pad=1 stride=2 dtype=fp32").graph()
     keeping = [engine for engine in ENGINES if keeps_precision(engine, graph)]
     best = rank(graph, SM_90A, HeurMode.A, keeping).best
     assert best is not None
