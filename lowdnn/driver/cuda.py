@@ -237,12 +237,11 @@ class CudaDriver(CudaPeerCalls):
     def event_peek(self, event: int, context: int) -> bool:
         if self.context_get_current() != context:
             self.context_set_current(context)
-        mode = self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = self._call("cuThreadExchangeStreamCaptureMode", mode)
+        before = self.thread_exchange_capture_mode(CaptureMode.RELAXED)
         try:
             return self._ready("cuEventQuery", event)
         finally:
-            self._call("cuThreadExchangeStreamCaptureMode", before)
+            self.thread_exchange_capture_mode(before)
 
     def event_elapsed_ms(self, start: int, end: int) -> float:
         return float(self._call("cuEventElapsedTime", start, end))

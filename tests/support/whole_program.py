@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from lowdnn.backend.handle import Handle
-from lowdnn.driver.base import DeviceAttribute, Driver, EventFlags, FunctionAttribute, LaunchConfig
+from lowdnn.driver.base import CaptureMode, DeviceAttribute, Driver, EventFlags, FunctionAttribute, LaunchConfig
 from lowdnn.driver.fault_injection import CALLS
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
@@ -137,6 +137,9 @@ class WholeProgram:
             end.synchronize()
             assert end.is_done()
             assert self.driver.event_peek(end.handle, context.handle)
+            with context.activated():
+                before = self.driver.thread_exchange_capture_mode(CaptureMode.RELAXED)
+                assert self.driver.thread_exchange_capture_mode(before) is CaptureMode.RELAXED
             assert end.elapsed_ms(start) >= 0
             stream.synchronize()
             assert stream.is_done()
