@@ -28,7 +28,8 @@ def _events(labels: str, measure: str, legend: str) -> Query:
     """The events of an hour, added up by ``labels``. A series that begins within it has its value, not its growth."""
     series = f"{measure}{_POOL}"
     growth = f"increase({series}[1h])"
-    return Query(f"sum by ({labels}) ({growth} > 0 or ({series} unless {series} offset 1h) or {growth})", legend)
+    born = f"({series} unless max_over_time({series}[6h] offset 1h))"
+    return Query(f"sum by ({labels}) ({growth} > 0 or {born} or {growth})", legend)
 
 
 EXECUTIVE = Dashboard(

@@ -58,6 +58,11 @@ def born(quiet: int, events: float, rest: int = 400) -> list[float | None]:
     return [None] * quiet + [events] * rest
 
 
+def interrupted(quiet: int, value: float) -> list[float | None]:
+    """A value that is 0 for ``quiet`` minutes; behind an hour nobody reads it for 12 minutes."""
+    return [*levels((quiet, 0), (60 - quiet, value)), *[None] * 12, *levels((300, value))]
+
+
 def _latency(*phases: tuple[int, float], measure: str, labels: str) -> dict[str, Values]:
     """Series of a histogram, of which 100 values a minute are ``value`` seconds, for each (minutes, value)."""
     bounds = (0.001, 0.002, 0.005, 0.01, 0.1, 0.2, 0.5, 1.0, float("inf"))
@@ -105,21 +110,21 @@ SCENARIOS = (
     Scenario(
         "LowdnnDriverReset",
         {
-            f'lowdnn_driver_errors_total{{kind="sticky",{_WHERE}}}': burst(20, 1),
+            f'lowdnn_driver_errors_total{{kind="sticky",{_WHERE}}}': interrupted(20, 1),
             f'lowdnn_driver_errors_total{{kind="other",{_WHERE}}}': counts((400, 1)),
         },
         quiet=19,
         fires=22,
         holds=45,
-        clear=55,
+        clear=82,
     ),
     Scenario(
         "LowdnnXid",
-        {f"DCGM_FI_DEV_XID_ERRORS{{{_GPU}}}": levels((20, 0), (400, 79))},
+        {f"DCGM_FI_DEV_XID_ERRORS{{{_GPU}}}": interrupted(20, 79)},
         quiet=19,
         fires=21,
         holds=45,
-        clear=55,
+        clear=82,
     ),
     Scenario(
         "LowdnnDoubleBitError",

@@ -42,7 +42,7 @@ def test_alerts_fire_and_clear_and_no_panel_is_empty(tmp_path: Path) -> None:
     report = outcome.report
     assert report.lost == report.wrong == 0, report
     assert sum(report.answers.values()) == report.sent
-    assert report.answers[200] > 0.8 * report.sent
+    assert report.answers[200] > 0.6 * report.sent
     assert outcome.services.statuses == (0, 0)
     assert outcome.services.growth_bytes < _GROWTH_BYTES
     assert OF_SERVICE <= ALL
