@@ -131,7 +131,7 @@ class Trial:
             receiver_port = running.enter_context(self.receiver.listening())
             watched = running.enter_context(monitoring(self.folder / "monitoring", targets, receiver_port, SCALE))
             start = time.time()
-            load = running.enter_context(Load(port, rate=40).running())
+            load = running.enter_context(Load(port, rate=25, callers=8).running())
             services = self._play(watched, port)
             outcome = self._outcome(watched, start, load.report(), services)
             if look is not None:
