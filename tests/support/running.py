@@ -182,7 +182,7 @@ class HeldPlan:
         self._loaded.execute(self._pointers, self._workspace.address)
 
     def outputs(self) -> dict[int, NDArray[Any]]:
-        """What the launches have left; looks at the memory around outputs alone."""
+        """The results of the launches; looks at the memory around outputs alone."""
         return self._outputs(self._graph.outputs)
 
     def run_again(self, byte: int) -> dict[int, NDArray[Any]]:

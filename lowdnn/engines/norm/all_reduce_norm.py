@@ -22,8 +22,18 @@ from lowdnn.ops.peer_stats import HEADER_WORDS, MAX_PEERS
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, PlanTensor, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import NotSupportedError, OutOfBoundError, UnsupportedDataTypeError
 
-#: Uids of the plan's tensors; those of the buffers follow.
-X, RESIDUAL, WEIGHT, Y, NEXT_RESIDUAL, FIRST_BUFFER = range(6)
+#: The uid of the rank's summand in plans.
+X = 0
+#: The uid of the residual that is read.
+RESIDUAL = 1
+#: The uid of the norm's weight.
+WEIGHT = 2
+#: The uid of the result.
+Y = 3
+#: The uid of the residual that is stored.
+NEXT_RESIDUAL = 4
+#: The uid of the rank's own buffer; those of the others follow.
+FIRST_BUFFER = 5
 
 #: Threads of a block at most.
 _MOST_THREADS = 512

@@ -1,6 +1,6 @@
 // Mailboxes: numbers that blocks of a running grid, or of grids on several devices, exchange through device memory. A
-// word holds 32 bits of a number and the sequence number of the exchange. Its 8 bytes become visible together, so a block
-// that polls and finds the sequence number has the bits too, without a fence or a counter.
+// word holds 32 bits of a number and the sequence number of the exchange. Its 8 bytes become visible together, so a
+// block that polls and finds the sequence number has the bits too, without a fence or a counter.
 
 #pragma once
 

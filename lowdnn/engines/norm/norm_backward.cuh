@@ -256,7 +256,8 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 
 // Adds up numbers in the order of the ranks.
 struct SumOverRanks {
-  template <int COUNT> static __device__ __forceinline__ void join(const Value (&all)[PEERS][COUNT], Value (&joined)[COUNT]) {
+  template <int COUNT>
+  static __device__ __forceinline__ void join(const Value (&all)[PEERS][COUNT], Value (&joined)[COUNT]) {
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) joined[k] = all[0][k];
 #pragma unroll

@@ -1,10 +1,10 @@
-// Peers: ranks that run the same kernel at the same time, each on a device of its own, and exchange numbers through each
-// other's buffers in the memory of these devices.
+// Peers: ranks that run the same kernel at the same time, each on a device of its own. They exchange numbers through
+// each other's buffers in the memory of these devices.
 //
 // A kernel waits for other ranks in the midst of its work. So all blocks of a rank that wait are resident, in a
 // cooperative launch, and none waits for one that comes after it; and ranks run their kernels in the same order.
-// A rank that is missing ends nobody's kernel: after the header's time limit a thread notes whom it waited for, and
-// from then on no thread of this rank waits, in this launch or in later ones, until the host has made new buffers.
+// A rank that is missing hangs nobody: after the header's time limit a thread notes whom it waited for. From then on no
+// thread of this rank waits, in this launch or in later ones, until the host has made new buffers.
 
 #pragma once
 
@@ -12,14 +12,16 @@
 
 // The head of each buffer: HEADER_WORDS of lowdnn/ops/peer_stats.py.
 struct PeerHeader {
-  u32 rank;     // of the owner
+  u32 rank;     // the owner's
   u32 failure;  // 0, or 1 + a rank that was waited for in vain
   u64 limit_ns;
   u64 unused[6];
 };
 
-// Time that a thread waits before it looks at anything but what it waits for, and the longest sleep after that.
-constexpr u64 PATIENCE_NS = 1024, LONGEST_SLEEP_NS = 1 << 20;
+// Time that a thread waits before it looks at anything but what it waits for.
+constexpr u64 PATIENCE_NS = 1024;
+// The longest sleep between looks after that.
+constexpr u64 LONGEST_SLEEP_NS = 1 << 20;
 
 // Calls `look()` until it is true. Returns false once the time is over, or if any thread has waited in vain;
 // `missing()` is the rank that is waited for. A late rank is noticed after a sixteenth of the time at most.

@@ -20,8 +20,10 @@ from lowdnn.plan import Argument, Launch, Struct, TensorPointer
 
 #: The newest capability without clusters and without pipelines of roles.
 _WITHOUT_CLUSTERS = (8, 9)
-#: Bytes of a block's shared memory that the numbers of its rows take at most, and those of a multiprocessor's blocks.
-_BLOCK_BYTES, _MULTIPROCESSOR_BYTES = 8192, 16384
+#: Bytes of shared memory that the numbers of a block's rows take at most.
+_BLOCK_BYTES = 8192
+#: Bytes that those of all blocks of a multiprocessor take at most.
+_MULTIPROCESSOR_BYTES = 16384
 
 
 @dataclass(frozen=True)

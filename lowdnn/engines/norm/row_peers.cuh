@@ -3,10 +3,11 @@
 //
 // Buffers: as lowdnn/ops/peer_stats.py says. A rank writes its numbers to its mailboxes in every peer's buffer, and
 // polls those of the peers in its own. If blocks share a row, the first of them posts, and all poll.
-// Exchanges are counted for each channel in the rank's own buffer. The count is read before the row's blocks have met at
-// their barrier, and the row's first block writes it afterwards. Successive exchanges use the two halves in turn: a rank
-// that writes to a half has ended the launch of the exchange before, which needed a number from every peer, and that
-// peer posted it when its launch of the exchange before that one had ended.
+// Exchanges are counted for each channel in the rank's own buffer. The count is read before the row's blocks have met
+// at their barrier, and the row's first block writes it afterwards.
+// Successive exchanges use the two halves in turn. A rank that writes to a half has ended the launch of the exchange
+// before, which needed a number from every peer. That peer posted it when its launch of the exchange before that one had
+// ended, so that nobody still reads the half.
 // Macro: PEERS, the ranks; kernels without peers do not have it.
 
 #pragma once
@@ -44,7 +45,7 @@ template <class Tile, class T, int COUNT, class Join> struct RowPeers {
   const PeersOf<true>& p;
   Shared& shared;
   u32 rank;
-  u32 sequences[EACH];  // of this block's exchange, for the rows of this thread
+  u32 sequences[EACH];  // this block's exchange, for the rows of this thread
 
   __device__ __forceinline__ RowPeers(const PeersOf<true>& p, Shared& shared) : p(p), shared(shared) {
     rank = header()->rank;
@@ -60,7 +61,7 @@ template <class Tile, class T, int COUNT, class Join> struct RowPeers {
   }
 
   // Joins the numbers of the ranks: values[k * WIDTH + w] is number k of the thread's row w. To be called by all
-  // threads of a block, after the blocks that share the row have met. Returns false, and gives NaN, if a rank is missing.
+  // threads of a block, after the blocks that share the row have met. If a rank is missing, it returns false and NaN.
   __device__ __forceinline__ bool join(const RowWalk<Tile>& walk, T (&values)[COUNT * WIDTH]) {
     const int first = (threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE) * Tile::SIDE_SIZE +
                        threadIdx.x % Tile::SIDE_SIZE) * WIDTH;
@@ -122,7 +123,9 @@ template <class Tile, class T, int COUNT, class Join> struct RowPeers {
     Join::join(all, joined);
     if (!are_there) shared.is_lost = 1;
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) shared.numbers[k][own_row(turn)] = are_there ? joined[k] : T(__uint_as_float(0x7fffffff));
+    for (int k = 0; k < COUNT; ++k) {
+      shared.numbers[k][own_row(turn)] = are_there ? joined[k] : T(__uint_as_float(0x7fffffff));
+    }
   }
 
   // Polls the mailboxes of all other ranks until they have posted; false if one is missing.

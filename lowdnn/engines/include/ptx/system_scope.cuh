@@ -15,7 +15,7 @@ __device__ __forceinline__ void store_relaxed_system(u32* to, u32 value) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" :: "l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
 }
 
-// What this thread wrote before a release, and what it knows others to have written, is there for whoever acquires it.
+// Whoever acquires a word sees all that its writer wrote before the release, or knew others to have written.
 __device__ __forceinline__ u32 load_acquire_system(const u32* from) {
   u32 value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
