@@ -106,6 +106,9 @@ def test_wrong_arguments(face: Face) -> None:
         r"grouped_matmul\.weight\.shape: expected \[experts, 8, N\]": lambda: ops.grouped_matmul(x, x, first),
         r"grouped_matmul\.first_row\.shape: expected \[4\]": lambda: ops.grouped_matmul(x, weight, first[:3]),
         r"grouped_matmul\.first_row: expected a tensor of int32": lambda: ops.grouped_matmul(x, weight, first.long()),
+        r"grouped_matmul\.first_row: expected a tensor of int32, got NoneType": lambda: ops.grouped_matmul(
+            x, weight, None
+        ),
         r"grouped_matmul\.weight: expected a tensor of torch.float32, as x": lambda: ops.grouped_matmul(
             x, weight.half(), first
         ),

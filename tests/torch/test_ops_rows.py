@@ -156,6 +156,8 @@ def test_wrong_arguments() -> None:
             rows, torch.zeros(4, dtype=torch.int64), reduction="max"
         ),
         r"log_sum_exp\.x: expected a tensor of floats, got int": lambda: ops.log_sum_exp(3),
+        r"rotary_embedding\.x: expected a tensor of floats, got NoneType": lambda: ops.rotary_embedding(None, rows),
+        r"add_rms_norm\.residual: expected a tensor of floats, got NoneType": lambda: ops.add_rms_norm(x, None),
     }.items():
         with pytest.raises(BadParamError, match=text):
             call()

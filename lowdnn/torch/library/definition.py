@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +34,12 @@ class Definition:
     differentiable: Callable[..., Any] | None = None
 
 
-def check_floats(where: str, **tensors: Any) -> None:
-    """Raises BadParamError for tensors, None apart, that are none of floats."""
+def check_floats(where: str, optional: Sequence[str] = (), **tensors: Any) -> None:
+    """Raises BadParamError for what is no tensor of floats. Those that are ``optional`` may be None."""
     for name, tensor in tensors.items():
-        if tensor is not None and not (isinstance(tensor, torch.Tensor) and tensor.is_floating_point()):
+        if tensor is None and name in optional:
+            continue
+        if not (isinstance(tensor, torch.Tensor) and tensor.is_floating_point()):
             got = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise BadParamError.at(f"torch.ops.{where}.{name}", expected="a tensor of floats", got=got)
 

@@ -36,6 +36,12 @@ def grouped_matmul(x: Any, weight: Any, first_row: Any, *, gather: Any = None, s
     and types, and for ``gather`` and ``scatter`` at once.
     """
     check_floats(_WHERE, x=x, weight=weight)
+    for name, tensor in (("first_row", first_row), ("gather", gather), ("scatter", scatter)):
+        if tensor is None and name != "first_row":
+            continue
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.int32:
+            got = getattr(tensor, "dtype", type(tensor).__name__)
+            raise BadParamError.at(f"torch.ops.{_WHERE}.{name}", expected="a tensor of int32", got=got)
     check_shape(_WHERE, "x", x, (None, None), "[rows, K]")
     check_shape(_WHERE, "weight", weight, (None, x.shape[1], None), f"[experts, {x.shape[1]}, N]")
     check_shape(_WHERE, "first_row", first_row, (weight.shape[0],), f"[{weight.shape[0]}], one for each expert")
@@ -43,9 +49,6 @@ def grouped_matmul(x: Any, weight: Any, first_row: Any, *, gather: Any = None, s
     check_shape(_WHERE, "scatter", scatter, (x.shape[0],), f"[{x.shape[0]}], one for each row")
     if weight.dtype != x.dtype:
         raise BadParamError.at(f"torch.ops.{_WHERE}.weight", expected=f"a tensor of {x.dtype}, as x", got=weight.dtype)
-    for name, tensor in (("first_row", first_row), ("gather", gather), ("scatter", scatter)):
-        if tensor is not None and tensor.dtype != torch.int32:
-            raise BadParamError.at(f"torch.ops.{_WHERE}.{name}", expected="a tensor of int32", got=tensor.dtype)
     if gather is not None and scatter is not None:
         raise BadParamError.at(f"torch.ops.{_WHERE}.scatter", expected="None beside gather", got="a tensor")
     return torch.ops.lowdnn.grouped_matmul(x, weight, first_row, gather, scatter)

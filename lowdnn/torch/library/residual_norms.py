@@ -46,7 +46,7 @@ def add_layer_norm(
 
 
 def _check(where: str, x: Any, residual: Any, weight: Any, bias: Any) -> None:
-    check_floats(where, x=x, residual=residual, weight=weight, bias=bias)
+    check_floats(where, ("weight", "bias"), x=x, residual=residual, weight=weight, bias=bias)
     check_shape(where, "x", x, (None,) * max(x.dim(), 1), "[..., size]")
     check_shape(where, "residual", residual, tuple(x.shape), f"that of x, {list(x.shape)}")
     for name, tensor in (("weight", weight), ("bias", bias)):

@@ -69,7 +69,7 @@ def attention(
     q, k, v and sink have gradients, except with a block mask or pages. Raises BadParamError for other shapes and types
     and for contradicting arguments.
     """
-    check_floats(_WHERE, q=q, k=k, v=v, bias=bias, sink=sink)
+    check_floats(_WHERE, ("bias", "sink"), q=q, k=k, v=v, bias=bias, sink=sink)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_shape(_WHERE, name, tensor, (None,) * 4, "[batch, heads, rows, size]")
     batch, heads = q.shape[:2]
