@@ -35,7 +35,7 @@ class Definition:
 
 
 def check_floats(where: str, optional: Sequence[str] = (), **tensors: Any) -> None:
-    """Raises BadParamError for what is no tensor of floats. Those that are ``optional`` may be None."""
+    """Raises BadParamError for what is no tensor of floats. A tensor that is ``optional`` may be None."""
     for name, tensor in tensors.items():
         if tensor is None and name in optional:
             continue
