@@ -93,9 +93,9 @@ def _entry(name: str, content: bytes) -> Callable[[dict[str, bytes]], None]:
     [
         (_without("baseline.json"), "expected an entry baseline.json"),
         (_without("1.outputs.5.npy"), "expected an entry 1.outputs.5.npy"),
-        (_entry("0.inputs.1.npy", _npy(np.zeros((1, 4, 7), np.uint16))), r"0.inputs.1.npy: expected uint16 (4, 6)"),
+        (_entry("0.inputs.1.npy", _npy(np.zeros((4, 7), np.uint16))), r"0.inputs.1.npy: expected uint16 (4, 6)"),
         (
-            _entry("0.inputs.1.npy", _npy(np.zeros((1, 4, 6), np.int16))),
+            _entry("0.inputs.1.npy", _npy(np.zeros((4, 6), np.int16))),
             "expected uint16 (4, 6) in C order, got int16",
         ),
         (_entry("0.inputs.1.npy", _npy([None], allow_pickle=True)), "expected uint16 (4, 6)"),
