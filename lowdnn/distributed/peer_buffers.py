@@ -33,7 +33,7 @@ from lowdnn.status import NotSupportedError
 
 #: The header of a buffer (``engines/norm/peers.cuh``): rank, failure, time limit in nanoseconds.
 _HEADER = struct.Struct(f"<IIQ{4 * HEADER_WORDS - 16}x")
-#: What a rank tells the others: host, process, device, context, address, handle.
+#: The record that a rank sends to the others: host, process, device, context, address, handle.
 _RECORD = struct.Struct(f"<64s64sQQQ{IPC_HANDLE_BYTES}s")
 
 
@@ -227,7 +227,7 @@ class PeerBuffers(ProcessBound):
 
 
 def _place() -> tuple[bytes, bytes]:
-    """What tells this host from others, and this process from others of the host."""
+    """The host, and this process on it, by names that no other host or process has."""
     boot, space = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     host = boot.read_text(encoding="ascii").strip() if boot.exists() else os.uname().nodename
     number = f"{os.getpid()} {os.stat(space).st_ino if space.exists() else 0}"

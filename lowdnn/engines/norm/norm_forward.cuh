@@ -168,7 +168,7 @@ __device__ __forceinline__ void store_normalised(const Params& p, Stored& stored
 struct Moments {
   Value shift[WIDTH], correction[WIDTH], variance[WIDTH];
 
-  // sums: those of the deviations from `shift`, then of their squares, over whole rows.
+  // sums: the deviations from `shift`, then their squares, summed over whole rows.
   __device__ __forceinline__ Moments(const Params& p, const Value (&shift)[WIDTH], const Value (&sums)[2 * WIDTH]) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {

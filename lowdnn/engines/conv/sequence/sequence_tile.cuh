@@ -60,7 +60,8 @@ __device__ __forceinline__ Place place_of(const Shape& shape) {
 // The elements of a tile, in words: an element is taken out where it is used, so that a load which is under way is not
 // waited for before.
 template <class T> struct Packed {
-  static constexpr int BYTES = sizeof(T), ELEMENTS = BYTES < 4 ? 4 / BYTES : 1;  // elements of a word
+  static constexpr int BYTES = sizeof(T);                      // bytes of an element
+  static constexpr int ELEMENTS = BYTES < 4 ? 4 / BYTES : 1;  // elements of a word
   u32 words[POSITIONS * CHANNELS * BYTES / 4];
 
   __device__ __forceinline__ T operator()(int i, int c) const {
