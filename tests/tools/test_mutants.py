@@ -13,7 +13,7 @@ from tools.checks.mutant_tables import ROOT, Mutant, read_table, read_tables, se
 TABLE = read_tables()
 
 #: Tests that hold texts, not behaviour: whatever is edited, they see it.
-GUARDS = ("tests/test_layers.py", "tests/test_assembly.py", "tests/tools")
+GUARDS = ("tests/test_layers.py", "tests/test_assembly.py", "tests/tools/test_mutants.py")
 
 TEXT = """
 # a comment
