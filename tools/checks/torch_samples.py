@@ -8,7 +8,8 @@ of each operation and type also runs under ``torch.compile``. A line for each op
 lowdnn, partly on it, or natively, and how many failed; behind it stand the reasons and the failures. The exit code is 1
 where one failed.
 
-On a GPU the samples are CUDA tensors; elsewhere, or with ``--device emulated``, they run on the emulated device.
+On a GPU the samples are CUDA tensors, whose products in fp32 are not rounded to TF32; elsewhere, or with
+``--device emulated``, they run on the emulated device.
 """
 
 from __future__ import annotations
@@ -79,7 +80,16 @@ def main() -> int:
     device = given.device or ("cuda" if torch.cuda.is_available() else "emulated")
     print(f"device {device}, torch {torch.__version__}, seed {given.seed}")
     warnings.simplefilter("ignore")
-    given.end, total = time.monotonic() + given.seconds, Counter[str]()
+    given.end = time.monotonic() + given.seconds
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        total = _check_operations(given, device)
+    print(Outcome(total).line("all"))
+    return 1 if total["failed"] else 0
+
+
+def _check_operations(given: argparse.Namespace, device: str) -> Counter[str]:
+    """Prints the outcome of each operation; returns the counts of all."""
+    total = Counter[str]()
     for name, entries in _operations(given.only).items():
         if time.monotonic() > given.end:
             print(f"{name:<45}not run: no time left")
@@ -94,8 +104,7 @@ def main() -> int:
         for failure in outcome.failures:
             print(f"    FAILED {failure}", flush=True)
         total += outcome.counts
-    print(Outcome(total).line("all"))
-    return 1 if total["failed"] else 0
+    return total
 
 
 def _operations(only: Iterable[str]) -> dict[str, list[Any]]:
