@@ -31,7 +31,13 @@ def read_without_statistics(x: Any, weight: Any, bias: Any, training: bool, mome
 
 
 def forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
-    """(y, mean, inv_variance); the statistics of inference are empty."""
+    """(y, mean, inv_variance). torch's CPU kernel gives no statistics in inference; its CUDA kernel gives those in use."""
+    if not training and sketch.tensors[_X].device.type == "cuda":
+        raise Declined("statistics of the inference phase")
+    return _forward(sketch, training, momentum, eps)
+
+
+def _forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
     x, *parameters = sketch.tensors
     _check(x, *parameters)
     y = sketch.allocate(x.shape, x.dtype, suggested_strides((x,), x.shape))
@@ -48,7 +54,7 @@ def forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Resu
 
 def cudnn_forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
     """As ``forward``, with the reserve that cuDNN's gradients need and lowdnn's do not."""
-    results = forward(sketch, training, momentum, eps)
+    results = _forward(sketch, training, momentum, eps)
     return (*results, sketch.allocate((0,), torch.uint8))
 
 
