@@ -41,11 +41,11 @@ from tools.bench.peers.sequence import causal_peers
 Peer = Callable[[int], Result]
 
 
-def configure() -> None:
-    """Sets torch up for the whole process: cuDNN in benchmark mode, TF32 allowed."""
+def configure(*, allow_tf32: bool = True) -> None:
+    """Sets torch up for the whole process: cuDNN in benchmark mode, TF32 allowed or not."""
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allow_tf32
 
 
 def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:

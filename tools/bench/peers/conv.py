@@ -26,7 +26,7 @@ def convolution_peers(case: ConvolutionCase, data: CaseData) -> dict[str, Peer]:
     """The peers of a convolution in its direction, or fused with its epilogue."""
     if case.epilogue:
         return _fused(case, data)
-    made = {"fprop": _forward, "dgrad": _backward_data, "wgrad": _backward_filter}[case.dir]
+    made = _made(case)
     if not case.groups == case.c > 1:
         return {"cudnn": made(case, data, _planes)}
     forms: dict[str, Form] = {"": _planes}
@@ -34,6 +34,37 @@ def convolution_peers(case: ConvolutionCase, data: CaseData) -> dict[str, Peer]:
         forms = {" nchw": _channels_first, " nhwc": _channels_last}
     peers = {f"cudnn{name}": made(case, data, form) for name, form in forms.items()}
     return peers | {f"torch{name}": _without_cudnn(made(case, data, form)) for name, form in forms.items()}
+
+
+def contiguous_peer(case: ConvolutionCase, data: CaseData) -> Peer:
+    """cuDNN with every channel's pixels side by side; operands are copied to that layout beforehand."""
+    return _made(case)(case, data, _contiguous)
+
+
+def spectral_peer(case: ConvolutionCase, data: CaseData) -> Peer:
+    """A causal depthwise convolution along a sequence by ``torch.fft``; its result is fp32.
+
+    case: the forward pass with stride 1 and a padding of taps - 1 before the sequence alone. Raises ValueError for
+    others.
+    """
+    length, taps = case.hw[0], case.rs[0]
+    is_plain = case.dir == "fprop" and case.groups == case.c == case.k and (*case.stride, *case.dil) == (1, 1)
+    if len(case.hw) != 1 or not is_plain or case.pad != ((taps - 1, 0),):
+        raise ValueError(f"{case}: expected a causal depthwise convolution along a sequence")
+    x, w = ([t.contiguous() for t in data[name]] for name in ("x", "w"))
+    points = 1 << (length + taps - 2).bit_length()
+
+    def launch(slot: int) -> torch.Tensor:
+        spectrum = torch.fft.rfft(x[slot].float(), n=points)
+        response = torch.fft.rfft(w[slot].float().squeeze(1).flip(-1), n=points)
+        return torch.fft.irfft(spectrum * response, n=points)[..., :length]
+
+    return launch
+
+
+def exact_peer(case: ConvolutionCase, data: CaseData) -> Peer:
+    """The convolution in float64, without an epilogue."""
+    return _made(case)(case, data, _doubled)
 
 
 def geometry_of(case: ConvolutionCase) -> tuple[list[int], list[int], list[int]]:
@@ -47,6 +78,10 @@ def geometry_of(case: ConvolutionCase) -> tuple[list[int], list[int], list[int]]
         return [unused, *every] if spatial == 1 else every
 
     return axes(case.stride, 1), axes([before for before, _ in case.pad], 0), axes(case.dil, 1)
+
+
+def _made(case: ConvolutionCase) -> Callable[[ConvolutionCase, CaseData, Form], Peer]:
+    return {"fprop": _forward, "dgrad": _backward_data, "wgrad": _backward_filter}[case.dir]
 
 
 def _forward(case: ConvolutionCase, data: CaseData, form: Form) -> Peer:
@@ -116,6 +151,14 @@ def _planes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         t.as_strided((*t.shape[:2], 1, t.shape[2]), (t.stride(0), 1, t.stride(0), t.stride(2)), t.storage_offset())
         for t in tensors
     ]
+
+
+def _doubled(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return _contiguous([t.double() for t in tensors])
+
+
+def _contiguous(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return _channels_first(tensors) if tensors[0].ndim == 3 else [t.contiguous() for t in tensors]
 
 
 def _channels_first(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
