@@ -31,7 +31,8 @@ def read_without_statistics(x: Any, weight: Any, bias: Any, training: bool, mome
 
 
 def forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
-    """(y, mean, inv_variance). torch's CPU kernel gives no statistics in inference; its CUDA kernel gives those in use."""
+    """(y, mean, inv_variance). In inference torch's CPU kernel gives no statistics; its CUDA kernel gives those in use,
+    which is left to it."""
     if not training and sketch.tensors[_X].device.type == "cuda":
         raise Declined("statistics of the inference phase")
     return _forward(sketch, training, momentum, eps)
