@@ -44,6 +44,7 @@ FITTING: Mapping[str, str] = {
     "int": "5, -1",
     "int | None": "5, -1, None",
     "float": "5, -1, 1.5, inf",
+    "float | None": "5, 1.5, None",
     "bool": "True",
     "str | None": "text, None",
     "str": "text",
@@ -75,7 +76,7 @@ FITTING: Mapping[str, str] = {
 
 #: Methods that other modules of lowdnn call, with objects of their own.
 OF_OTHER_MODULES = {
-    *(f"Handle.{name}" for name in ("adopt", "begin", "check_open", "companion", "entered", "rank")),
+    *(f"Handle.{name}" for name in ("adopt", "begin", "check_open", "companion", "entered", "note_failure", "rank")),
     *(f"Handle.{name}" for name in ("load", "load_candidate")),
     *(f"PlanCache.{name}" for name in ("find", "home", "keep")),
 }

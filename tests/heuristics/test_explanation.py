@@ -33,7 +33,7 @@ def test_the_sentence_has_times_and_needs() -> None:
     assert found.sentence.startswith(f"fprop wgmma {first.predicted_us:.3g} us; ")
     assert "stem needs at most 4 channels" in found.sentence
     lines = str(found).splitlines()
-    assert [line[:2] for line in lines if "conv_fprop_wgmma" in line] == ["> "]
+    assert [line[:2] for line in lines if "conv_fprop_wgmma" in line.split()] == ["> "]
     assert "    tensor core; 1 launch, 3.71e+09 flops, 3.22e+07 bytes" in lines
 
 
