@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import shutil
 from importlib.metadata import PathDistribution
 from pathlib import Path
@@ -91,6 +92,8 @@ def test_versions_of_packages(site: Path) -> None:
 
 
 def test_own_variables_are_spelt_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("LOWDNN_TEST_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("LOWDNN_CACHE_DIRECTORY", "/tmp")
     (found,) = installation.settings(FACTS)
     assert found.verdict is Verdict.WARNING
