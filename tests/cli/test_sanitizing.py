@@ -106,6 +106,7 @@ CASES = {
     "conv_fprop_wgmma": "conv n=1 c=8 hw=6x6 k=16 rs=3x3 pad=1 dtype=fp16 epilogue=bias+relu",
     "conv_dgrad_wgmma": "conv n=1 c=16 hw=6x6 k=8 rs=3x3 pad=1 stride=2 dtype=bf16 dir=dgrad",
     "conv_wgrad_wgmma": "conv n=1 c=16 hw=6x6 k=8 rs=3x3 pad=1 dtype=bf16 dir=wgrad",
+    "conv_dgrad_wgmma_tf32x3": "conv n=1 c=8 hw=6x6 k=8 rs=3x3 pad=1 dtype=fp32 dir=dgrad",
     "conv_grouped_mma": "conv n=1 c=16 hw=6x6 k=16 groups=2 rs=3x3 pad=1 dtype=bf16",
     "conv_narrow_mma": "conv n=1 c=12 hw=20x30 k=36 rs=1x1 dtype=bf16",
     "conv_stem": "conv n=1 c=3 hw=6x6 k=8 rs=3x3 pad=1 stride=2 dtype=bf16 dir=dgrad",

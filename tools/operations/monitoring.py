@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Lock
@@ -122,6 +123,7 @@ def monitoring(folder: Path, targets: Targets, receiver_port: int, scale: int) -
     _edit(folder / "prometheus.yml", _prometheus_edits(targets, ports[1]))
     url = f"http://127.0.0.1:{receiver_port}/"
     edits = {"http://pager.invalid/": f"{url}pager", "http://tickets.invalid/": f"{url}tickets"}
+    edits["weekdays: [sunday]"] = f"weekdays: [{_day_in_three_days()}]"  # nothing is sent in the maintenance window
     _edit(folder / "alertmanager.yml", edits)
     commands = (
         [
@@ -149,6 +151,10 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def _day_in_three_days() -> str:
+    return (datetime.now(UTC) + timedelta(days=3)).strftime("%A").lower()
 
 
 def _prometheus_edits(targets: Targets, alertmanager_port: int) -> dict[str, str]:
