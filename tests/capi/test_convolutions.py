@@ -166,7 +166,7 @@ def test_algorithms(caller: Caller, device: Runtime, direction: Direction) -> No
 
 @DIRECTIONS
 def test_winograd_is_an_algorithm(caller: Caller, device: Runtime, direction: Direction) -> None:
-    """Winograd is listed behind the others, with its workspace, with and without rounding to TF32."""
+    """Winograd is listed with its workspace, with and without rounding to TF32, and not first for a small layer."""
     mode = ConvolutionMode.CROSS_CORRELATION
     case = Case(caller, device, direction, strides=(1, 1), dilations=(1, 1), taps=(3, 3), mode=mode)
     nonfused, other = direction.methods[Method.WINOGRAD]
@@ -175,7 +175,7 @@ def test_winograd_is_an_algorithm(caller: Caller, device: Runtime, direction: Di
         rows = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", len(direction.order))
         listed = [row[0] for row in rows]
         assert listed.index(nonfused) < listed.index(other)
-        assert listed.index(nonfused) >= 2
+        assert listed[0] != nonfused
         (memory,) = {row[3] for row in rows if row[0] == nonfused}
         room = case.memory.put(np.zeros(memory, np.uint8))
         assert case.run(int(nonfused), workspace=(room, memory)) is Status.SUCCESS, caller.last_error()
