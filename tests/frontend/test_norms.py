@@ -14,7 +14,7 @@ from lowdnn.backend import Handle, execute
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, NormFwdPhase, NormMode
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
-from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError
+from lowdnn.status import BadParamError, ShapeMismatchError
 from tests.support.data import fresh_seed
 from tests.support.descriptors import best_config, made, plan_of, tensor, variant_pack
 from tests.support.errors import raises
@@ -181,8 +181,6 @@ def test_what_is_refused() -> None:
         graph.layernorm(TRAINING, x)
     with raises(BadParamError, "rmsnorm.norm_forward_phase", expected="INFERENCE or TRAINING", got="NOT_SET"):
         graph.rmsnorm(cudnn.norm_forward_phase.NOT_SET, x, scale, epsilon=graph.tensor_scalar(1e-5))
-    with raises(NotSupportedError, "batchnorm.peer_stats", expected="none", got="1 tensors"):
-        graph.batchnorm(x, scale, scale, None, None, graph.tensor_scalar(1e-5), None, [x])
     y, _ = graph.softmax(x, axis=4)
     y.set_output(True)
     with raises(BadParamError, "softmax.axis", expected="axes from -4 to 3", got="[4]"):

@@ -11,6 +11,7 @@ from lowdnn.driver.base import DriverError, DriverMemoryError
 from lowdnn.driver.nvrtc import compile_program
 from lowdnn.frontend.enums import heur_mode
 from lowdnn.frontend.handles import create_handle
+from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import CompilationFailedError, HostAllocationFailedError, LowdnnError
 from tests.frontend.test_python_graph import MatmulBias
 
@@ -58,7 +59,8 @@ def check_passed_over(handle: Handle, device_kind: str, caplog: pytest.LogCaptur
     assert len(skipped) == 1
     assert f'plan="{first_choice(device_kind)}"' in skipped[0]
     assert selected(case) != first_choice(device_kind)
-    case.check(handle, lambda values: case.graph.execute(values))
+    with Workspace(handle.runtime.context, case.graph.get_workspace_size()) as workspace:
+        case.check(handle, lambda values: case.graph.execute(values, workspace.address))
 
 
 def test_an_image_that_the_driver_cannot_run_lets_the_next_plan_go(
