@@ -1,11 +1,11 @@
-"""Calls that run in background threads before their results are needed."""
+"""Calls that other threads make: before their results are needed, or side by side."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -87,3 +87,30 @@ class Ahead:
                 return self._waiting.popleft()
             self._threads -= 1
             return None
+
+
+def side_by_side(calls: Iterable[Callable[[], T]], most_threads: int) -> list[T]:
+    """The results of the calls in their order, made by this thread and by as many others as can begin.
+
+    An executor refuses calls once the interpreter has begun to end; this thread then makes all of them.
+    most_threads: how many make calls at a time, this one included. Raises the first of the calls' errors after all
+    have ended.
+    """
+    tasks = [Task(call) for call in calls]
+
+    def work() -> None:
+        for task in tasks:
+            task.run()
+
+    others: list[threading.Thread] = []
+    try:
+        for _ in range(min(len(tasks), most_threads) - 1):
+            other = threading.Thread(target=work, name="lowdnn side by side")
+            other.start()
+            others.append(other)
+    except RuntimeError:
+        pass  # no thread can begin where there are too many, and at the interpreter's end
+    work()
+    for other in others:
+        other.join()
+    return [task.result() for task in tasks]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from threading import Lock
@@ -14,7 +13,7 @@ from lowdnn.driver.base import DriverError, DriverImageError, FunctionAttribute
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.observer import introduce
 from lowdnn.plan import KernelRef
-from lowdnn.runtime.ahead import Ahead, Task
+from lowdnn.runtime.ahead import Ahead, Task, side_by_side
 from lowdnn.runtime.compile import Image, KernelCompiler, machine_arch_of
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.kernel_images import KernelImages
@@ -89,7 +88,9 @@ class ModuleCache(ProcessBound):
             wanted = dict.fromkeys(kernels)
             asked = [kernel for kernel in wanted if kept is not None or kernel not in self._functions]
             images = [self._images(kernel, kept) for kernel in asked]
-            for kernel, first, others in zip(asked, self._first(images), images, strict=True):
+            # NVRTC leaves the interpreter's lock alone while it compiles.
+            firsts = side_by_side((partial(next, image) for image in images), os.cpu_count() or 1)
+            for kernel, first, others in zip(asked, firsts, images, strict=True):
                 if kernel not in self._functions:
                     self._functions[kernel] = self._load_kernel(kernel, chain((first,), others), kept)
 
@@ -152,13 +153,6 @@ class ModuleCache(ProcessBound):
         if begun is None or kept is not None:
             return self._compiler.images(kernel, self._machine_arch(kernel), kept)
         return begun
-
-    def _first(self, images: Sequence[Iterator[Image]]) -> list[Image]:
-        if len(images) < 2:
-            return list(map(next, images))
-        # NVRTC leaves the interpreter's lock alone while it compiles.
-        with ThreadPoolExecutor(min(len(images), os.cpu_count() or 1)) as pool:
-            return list(pool.map(next, images))
 
     def _machine_arch(self, kernel: KernelRef) -> str:
         """The architecture of the machine code that the device takes for ``kernel``, if any."""

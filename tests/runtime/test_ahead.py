@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lowdnn.config import Config
 from lowdnn.plan import Plan
-from lowdnn.runtime.ahead import Ahead, Task
+from lowdnn.runtime.ahead import Ahead, Task, side_by_side
 from lowdnn.runtime.compile import KernelCompiler
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import CompilationFailedError
@@ -159,7 +160,7 @@ def test_a_closed_runtime_begins_nothing(device: Runtime, tmp_path: Path) -> Non
 #: Begins three calls of half a second in one thread, from a daemon as threads of C are, and ends.
 _ENDING = """
 import sys, threading, time
-from lowdnn.runtime.ahead import Ahead, Task
+from lowdnn.runtime.ahead import Ahead, Task, side_by_side
 ahead = Ahead(1)
 def begin():
     for number in range(3):
@@ -189,3 +190,38 @@ def test_a_child_begins_its_own() -> None:
     environment = {**os.environ, "PYTHONPATH": str(root)}
     found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert sorted(found.stdout.split()) == ["0", "7"]
+
+
+def test_calls_side_by_side_have_their_order_and_run_at_once() -> None:
+    both, before = threading.Barrier(2), threading.active_count()
+
+    def call(number: int) -> int:
+        both.wait(timeout=20)
+        return number
+
+    assert side_by_side([partial(call, number) for number in range(4)], 2) == [0, 1, 2, 3]
+    assert threading.active_count() == before
+
+
+def test_the_first_error_of_calls_side_by_side_comes_after_all_have_ended() -> None:
+    ended = []
+
+    def call(number: int) -> None:
+        time.sleep(0.05 * number)
+        ended.append(number)
+        if number != 1:
+            raise ValueError(f"call {number}")
+
+    with pytest.raises(ValueError, match="call 0"):
+        side_by_side([partial(call, number) for number in range(3)], 3)
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_calls_side_by_side_at_the_end_of_the_interpreter() -> None:
+    script = "import atexit; from lowdnn.runtime.ahead import side_by_side; " + (
+        "atexit.register(lambda: print(side_by_side([lambda: 1, lambda: 2, lambda: 3], 3)))"
+    )
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (found.stdout, found.stderr) == ("[1, 2, 3]\n", "")

@@ -46,7 +46,10 @@ class Compilers:
             return
         for kernel in kernels:
             if kernel not in self._asked:
-                self._asked[kernel] = self._threads.submit(self._compile, kernel)
+                try:
+                    self._asked[kernel] = self._threads.submit(self._compile, kernel)
+                except RuntimeError:
+                    return  # the interpreter ends: a kernel is compiled when its plan is loaded
 
     def has(self, kernels: Iterable[KernelRef]) -> bool:
         """Whether these kernels were asked for, so that one more plan with them costs no compiler's time."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,3 +82,24 @@ def test_without_processes_threads_begin(runtime: Runtime) -> None:
         compilers.begin(kernels(2))
         compilers.wait(kernels(2))
         assert (compilers.asked, compilers.failure(kernels(2)[0])) == (0, "")
+
+
+def test_at_the_end_of_the_interpreter_nothing_is_asked(tmp_path: Path) -> None:
+    script = """if True:
+        import atexit
+        from lowdnn.heuristics.tuning.compilers import Compilers
+        from lowdnn.runtime.runtime import Runtime
+        from tests.heuristics.tuning.test_compilers import kernels
+
+        def end():
+            compilers.begin(kernels(2))
+            print(compilers.asked, repr(compilers.failure(kernels(2)[0])))
+            compilers.close()
+
+        runtime = Runtime.open("emulated")
+        compilers = Compilers(runtime, 1)
+        atexit.register(end)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "LOWDNN_CACHE_DIR": str(tmp_path)}
+    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (found.stdout, found.stderr) == ("0 ''\n", "")
