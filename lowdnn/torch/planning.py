@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+import torch
+
 from lowdnn.backend.at_hand import choice_at_hand, load
 from lowdnn.backend.autotuning import tune_where_new
+from lowdnn.backend.gradients_ahead import begin_gradients
 from lowdnn.backend.handle import Handle
 from lowdnn.cases.naming import case_of
 from lowdnn.engines.base import keeps_precision
@@ -65,6 +68,9 @@ def prepare(
         reason = native_is_preferred(candidates) if memory.is_gpu else ""
         if reason:
             raise Declined(reason)
+        if _will_have_gradients(tensors):
+            for candidate in candidates:
+                begin_gradients(handle, candidate)
         steps = tuple(
             _loaded(handle, candidate, step, sketch) for candidate, step in zip(candidates, sketch.steps, strict=True)
         )
@@ -89,6 +95,11 @@ def _device_of(tensors: Sequence[Any]) -> Any:
         if tensor.shape is not None and 0 in tensor.shape:
             raise Declined("a tensor without elements")
     return device
+
+
+def _will_have_gradients(tensors: Sequence[Any]) -> bool:
+    """Whether autograd records the call."""
+    return torch.is_grad_enabled() and any(tensor.shape is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _chosen(handle: Handle, graph: OperationGraph, settings: Settings) -> Candidate:
