@@ -30,8 +30,8 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Value inverse[WIDTH] = {}, scale[WIDTH] = {}, sums[2 * WIDTH] = {};
     load_number<Mean, CENTRED, NORM_GROUP>(p, walk, cached.mean);
     load_number<Inverse, true, NORM_GROUP>(p, walk, inverse);
-    peers.begin(walk);
     passes.first_pass(walk, cached, sums);
+    peers.begin(walk);
     load_number<Scale, ROW_SCALE>(p, walk, scale);  // arrives while the row's threads wait
     team.all<Plus>(sums);
     passes.second_pass(team, peers, walk, cached, inverse, scale, sums);

@@ -256,15 +256,9 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 
 // Adds up numbers in the order of the ranks.
 struct SumOverRanks {
-  template <int COUNT>
-  static __device__ __forceinline__ void join(const Value (&all)[PEERS][COUNT], Value (&joined)[COUNT]) {
+  template <int COUNT> static __device__ __forceinline__ void join(Value (&numbers)[COUNT]) {
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) joined[k] = all[0][k];
-#pragma unroll
-    for (int rank = 1; rank < PEERS; ++rank) {
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) joined[k] += all[rank][k];
-    }
+    for (int k = 0; k < COUNT; ++k) numbers[k] = RankLanes::sum(numbers[k]);
   }
 };
 typedef Either<(PEERS > 1), RowPeers<Tile, Value, 2, SumOverRanks>, NoPeers>::Type Peers;

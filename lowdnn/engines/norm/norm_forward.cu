@@ -135,8 +135,8 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Value shift[WIDTH], sums[2 * WIDTH];
     // The loads of scale, offset and operands overlap with the reduction.
     Value scale[WIDTH] = {}, offset[WIDTH] = {};
-    peers.begin(walk);
     rows.first_pass(walk, cached, shift, sums);
+    peers.begin(walk);
     Stored stored(args_of<Epilogue>(p), walk, 0);
     load_parameters(p, walk, scale, offset);
     team.all<Plus>(sums);

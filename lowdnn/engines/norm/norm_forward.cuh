@@ -182,23 +182,16 @@ struct Moments {
 // Joins shift, correction and variance of the parts of a row that ranks have, all of one length: deviations are taken
 // from the shift of rank 0. The variance is the average of the parts' variances and of their means' squared distances.
 struct JoinedMoments {
-  static __device__ __forceinline__ void join(const Value (&all)[PEERS][3], Value (&joined)[3]) {
+  static __device__ __forceinline__ void join(Value (&numbers)[3]) {
     constexpr Value SHARE = Value(1) / PEERS;
-    Value distance[PEERS], correction = Value(0), variance = Value(0);
-#pragma unroll
-    for (int rank = 0; rank < PEERS; ++rank) {
-      distance[rank] = all[rank][0] - all[0][0] + all[rank][1];
-      correction += distance[rank];
-    }
-    correction *= SHARE;
-#pragma unroll
-    for (int rank = 0; rank < PEERS; ++rank) {
-      const Value rest = distance[rank] - correction;
-      variance += all[rank][2] + rest * rest;
-    }
-    joined[0] = all[0][0];
-    joined[1] = correction;
-    joined[2] = variance * SHARE;
+    const Value shift = RankLanes::first(numbers[0]);
+    const Value distance = numbers[0] - shift + numbers[1];
+    const Value correction = RankLanes::sum(distance) * SHARE;
+    const Value rest = distance - correction;
+    const Value variance = RankLanes::sum(numbers[2] + rest * rest) * SHARE;
+    numbers[0] = shift;
+    numbers[1] = correction;
+    numbers[2] = variance;
   }
 };
 typedef Either<(PEERS > 1), RowPeers<Tile, Value, 3, JoinedMoments>, NoPeers>::Type Peers;

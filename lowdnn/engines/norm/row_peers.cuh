@@ -28,58 +28,84 @@ template <bool ANY> struct PeersOf {
 };
 template <> struct PeersOf<false> {};
 
-// Exchanges COUNT numbers of each row. `Join::join(all, joined)` turns those of all ranks, all[PEERS][COUNT], into
-// joined[COUNT].
+// The lanes of a warp that hold a row's numbers, one lane for each rank: rank 0's is the first. Every lane of the warp
+// calls these functions, and all lanes of a row get the same result.
+struct RankLanes {
+  static constexpr int COUNT = PEERS > 4 ? 8 : PEERS > 2 ? 4 : 2;
+
+  template <class T> static __device__ __forceinline__ T first(T number) {
+    return __shfl_sync(~0u, number, 0, COUNT);
+  }
+  // The sum in the order of the ranks.
+  template <class T> static __device__ __forceinline__ T sum(T number) {
+    T total = first(number);
+#pragma unroll
+    for (int rank = 1; rank < PEERS; ++rank) total += __shfl_sync(~0u, number, rank, COUNT);
+    return total;
+  }
+};
+
+// Exchanges COUNT numbers of each row. A lane for each row and rank posts the row's numbers to one peer and polls those
+// of one rank, so that all of a block's mailboxes are polled at the same time. `Join::join(numbers)` then turns each
+// rank's numbers, in lanes as RankLanes says, into the joined ones.
 template <class Tile, class T, int COUNT, class Join> struct RowPeers {
   static constexpr int WIDTH = Tile::WIDTH, ROWS = Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
-  static constexpr int EACH = (ROWS + Tile::BLOCK_SIZE - 1) / Tile::BLOCK_SIZE;  // rows of a thread, in turns
+  static constexpr int EACH = (ROWS + Tile::BLOCK_SIZE - 1) / Tile::BLOCK_SIZE;  // rows whose counts a thread reads
+  static constexpr int TOGETHER = Tile::BLOCK_SIZE / RankLanes::COUNT;  // rows that have lanes at the same time
   static constexpr int MOST_NUMBERS = 3;  // NUMBERS of lowdnn/ops/peer_stats.py
   static_assert(COUNT <= MOST_NUMBERS, "mailboxes have room");
+  static_assert(PEERS <= RankLanes::COUNT, "each rank has a lane");
+  static_assert(Tile::BLOCK_SIZE % WARP_SIZE == 0, "all lanes of a warp are there");
   typedef Mailbox<T, OF_SYSTEM> Box;
 
   struct Shared {
     T numbers[COUNT][ROWS];
-    u32 is_lost;
+    u32 sequences[ROWS];  // the rows' exchanges
   };
 
   const PeersOf<true>& p;
   Shared& shared;
   u32 rank;
-  u32 sequences[EACH];  // this block's exchange, for the rows of this thread
+  u32 sequences[EACH];  // of rows threadIdx.x, threadIdx.x + BLOCK_SIZE, ...
 
-  __device__ __forceinline__ RowPeers(const PeersOf<true>& p, Shared& shared) : p(p), shared(shared) {
-    rank = header()->rank;
-  }
+  __device__ __forceinline__ RowPeers(const PeersOf<true>& p, Shared& shared)
+      : p(p), shared(shared) {}
 
-  // Reads what the exchange of a block's rows needs, before their first pass.
+  // Reads what the exchange of a block's rows needs. To be called before their sums are reduced: it arrives meanwhile.
   __device__ __forceinline__ void begin(const RowWalk<Tile>& walk) {
+    rank = header()->rank;
 #pragma unroll
     for (int turn = 0; turn < EACH; ++turn) {
-      const i64 row = number_of(walk, turn);
-      sequences[turn] = exists(walk, turn) ? counts()[2 * row] + 1 : 0;
+      const int row = turn * Tile::BLOCK_SIZE + threadIdx.x;
+      sequences[turn] = exists(walk, row) ? counts()[2 * number_of(walk, row)] + 1 : 0;
     }
   }
 
   // Joins the numbers of the ranks: values[k * WIDTH + w] is number k of the thread's row w. To be called by all
-  // threads of a block, after the blocks that share the row have met. If a rank is missing, it returns false and NaN.
+  // threads of a block, after the blocks that share the row have met. If a rank is missing, it returns false, and the
+  // numbers that it did not post count as NaN.
   __device__ __forceinline__ bool join(const RowWalk<Tile>& walk, T (&values)[COUNT * WIDTH]) {
     const int first = (threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE) * Tile::SIDE_SIZE +
                        threadIdx.x % Tile::SIDE_SIZE) * WIDTH;
     __syncthreads();  // the last rows' numbers have been read
-    if (threadIdx.x == 0) shared.is_lost = 0;
     if (RowWalk<Tile>::member() == 0) {
 #pragma unroll
       for (int k = 0; k < COUNT * WIDTH; ++k) shared.numbers[k / WIDTH][first + k % WIDTH] = values[k];
     }
-    __syncthreads();
 #pragma unroll
     for (int turn = 0; turn < EACH; ++turn) {
-      if (exists(walk, turn)) exchange(walk, turn);
+      const int row = turn * Tile::BLOCK_SIZE + threadIdx.x;
+      if (row < ROWS) shared.sequences[row] = sequences[turn];
     }
     __syncthreads();
+    if (walk.is_first_block()) each_turn([&](int row) { post(walk, row); });
+    __syncwarp();  // the lane that stores a row's joined numbers is not the only one that has read them
+    bool are_there = true;
+    each_turn([&](int row) { are_there &= exchange(walk, row); });
+    are_there = __syncthreads_and(are_there);
 #pragma unroll
     for (int k = 0; k < COUNT * WIDTH; ++k) values[k] = shared.numbers[k / WIDTH][first + k % WIDTH];
-    return shared.is_lost == 0;
+    return are_there;
   }
 
  private:
@@ -87,73 +113,81 @@ template <class Tile, class T, int COUNT, class Join> struct RowPeers {
   // Two words for each channel, of which the first counts its exchanges.
   __device__ __forceinline__ u32* counts() const { return reinterpret_cast<u32*>(header() + 1); }
 
-  // The mailbox in a buffer for number `number` of `row`, written by rank `writer`.
-  __device__ __forceinline__ Box* box(int buffer, u32 sequence, u32 writer, int number, i64 row) const {
+  // The mailbox in a buffer for number `number` of a channel, written by rank `writer`.
+  __device__ __forceinline__ Box* box(int buffer, u32 sequence, u32 writer, int number, i64 channel) const {
     u8* const boxes = p.buffers[buffer] + sizeof(PeerHeader) + p.channels * 8;
     const i64 place = ((sequence & 1) * PEERS + writer) * MOST_NUMBERS + number;
-    return reinterpret_cast<Box*>(boxes) + place * p.channels + row;
+    return reinterpret_cast<Box*>(boxes) + place * p.channels + channel;
   }
 
-  // The row of a thread's turn, among the block's rows and among all.
-  __device__ __forceinline__ static int own_row(int turn) { return turn * Tile::BLOCK_SIZE + threadIdx.x; }
-  __device__ __forceinline__ static i64 number_of(const RowWalk<Tile>& walk, int turn) {
-    return walk.first * WIDTH + own_row(turn);
+  // A row of the block: its number among all rows, and whether there is one.
+  __device__ __forceinline__ static i64 number_of(const RowWalk<Tile>& walk, int row) {
+    return walk.first * WIDTH + row;
   }
-  __device__ __forceinline__ static bool exists(const RowWalk<Tile>& walk, int turn) {
-    return own_row(turn) < ROWS && walk.first + own_row(turn) / WIDTH < walk.sizes->rows;
+  __device__ __forceinline__ static bool exists(const RowWalk<Tile>& walk, int row) {
+    return row < ROWS && walk.first + row / WIDTH < walk.sizes->rows;
   }
 
-  // Exchanges the numbers of one row, and leaves what they are joined to in their place.
-  __device__ __forceinline__ void exchange(const RowWalk<Tile>& walk, int turn) {
-    const i64 row = number_of(walk, turn);
-    const u32 sequence = sequences[turn];
-    T own[COUNT], all[PEERS][COUNT];
+  // Calls `use(row)` for each row of the block for which this thread is a lane; rows from ROWS on fill up a warp.
+  template <class Use> __device__ __forceinline__ static void each_turn(Use use) {
+#pragma unroll 1
+    for (int begin = 0; begin < ROWS; begin += TOGETHER) use(begin + int(threadIdx.x) / RankLanes::COUNT);
+  }
+  __device__ __forceinline__ static u32 lane() { return threadIdx.x % RankLanes::COUNT; }
+
+  // Posts a row's numbers to the lane's peer and counts the exchange.
+  __device__ __forceinline__ void post(const RowWalk<Tile>& walk, int row) const {
+    if (!exists(walk, row)) return;
+    const i64 channel = number_of(walk, row);
+    const u32 sequence = shared.sequences[row], peer = lane();
+    if (peer == 0) {
+      counts()[2 * channel] = sequence;
+    } else if (peer < PEERS) {
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) own[k] = shared.numbers[k][own_row(turn)];
-    if (walk.is_first_block()) {
+      for (int k = 0; k < COUNT; ++k) box(peer, sequence, rank, k, channel)->post(shared.numbers[k][row], sequence);
+    }
+  }
+
+  // Gets the numbers of the lane's rank and leaves the joined ones in the place of this rank's. All lanes of a warp call
+  // it. Returns false if the lane's rank is missing.
+  __device__ __forceinline__ bool exchange(const RowWalk<Tile>& walk, int row) {
+    const u32 writer = lane();
+    T numbers[COUNT] = {};
+    bool is_there = true;
+    if (exists(walk, row) && writer < PEERS) {
+      if (writer == rank) {
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) {
-#pragma unroll
-        for (int peer = 1; peer < PEERS; ++peer) box(peer, sequence, rank, k, row)->post(own[k], sequence);
+        for (int k = 0; k < COUNT; ++k) numbers[k] = shared.numbers[k][row];
+      } else {
+        is_there = poll(writer, shared.sequences[row], number_of(walk, row), numbers);
       }
-      counts()[2 * row] = sequence;
     }
-    const bool are_there = poll(sequence, row, own, all);
-    T joined[COUNT];
-    Join::join(all, joined);
-    if (!are_there) shared.is_lost = 1;
+    Join::join(numbers);
+    if (exists(walk, row) && writer == rank) {
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) {
-      shared.numbers[k][own_row(turn)] = are_there ? joined[k] : T(__uint_as_float(0x7fffffff));
+      for (int k = 0; k < COUNT; ++k) shared.numbers[k][row] = numbers[k];
     }
+    return is_there;
   }
 
-  // Polls the mailboxes of all other ranks until they have posted; false if one is missing.
-  __device__ __forceinline__ bool poll(u32 sequence, i64 row, const T (&own)[COUNT], T (&all)[PEERS][COUNT]) const {
-    u32 missing = 0;
+  // Polls a rank's mailboxes until it has posted. If it is missing, the numbers are NaN and the result is false.
+  __device__ __forceinline__ bool poll(u32 writer, u32 sequence, i64 channel, T (&numbers)[COUNT]) const {
     const auto look = [&] {
-      Box now[PEERS][COUNT] = {};
-#pragma unroll
-      for (u32 writer = 0; writer < PEERS; ++writer) {
-#pragma unroll
-        for (int k = 0; k < COUNT; ++k) {
-          if (writer != rank) now[writer][k] = box(0, sequence, writer, k, row)->poll();
-        }
-      }
+      Box now[COUNT];
       bool are_there = true;
 #pragma unroll
-      for (u32 writer = 0; writer < PEERS; ++writer) {
+      for (int k = 0; k < COUNT; ++k) now[k] = box(0, sequence, writer, k, channel)->poll();
 #pragma unroll
-        for (int k = 0; k < COUNT; ++k) {
-          const bool is_there = writer == rank || now[writer][k].is_of(sequence);
-          if (!is_there) missing = writer;
-          are_there &= is_there;
-          all[writer][k] = writer == rank ? own[k] : now[writer][k].value();
-        }
+      for (int k = 0; k < COUNT; ++k) {
+        are_there &= now[k].is_of(sequence);
+        numbers[k] = now[k].value();
       }
       return are_there;
     };
-    return wait_for_peers(header(), look, [&] { return missing; });
+    if (wait_for_peers(header(), look, [&] { return writer; })) return true;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) numbers[k] = T(__uint_as_float(0x7fffffff));
+    return false;
   }
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,18 +12,21 @@ import numpy as np
 import pytest
 
 import lowdnn
-from lowdnn.arch.specs import SM_90A
+from lowdnn.arch.specs import SM_90A, spec_named
+from lowdnn.arch.targets import GENERATIONS
 from lowdnn.cases import parse_case
 from lowdnn.driver.base import DriverError
 from lowdnn.engines.norm.batch_norm import BatchNorm
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.runtime.compile import machine_arch_of
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedDataTypeError
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
-from tests.support.peer_norm import Host, PeerCase
+from tests.support.peer_norm import ENGINE, Host, PeerCase
+from tools.assemble import assemble
 
 #: Every policy, with copies that land early and late, and the race detector where its order may show a race.
 POLICIES = ("lockstep,races", "cta-reverse,races", "warp-serial(7),races", "fuzz(1),early,races", "fuzz(5),late,races")
@@ -79,6 +83,29 @@ def test_blocks_that_wait_are_resident() -> None:
     assert 4 * walking.launches[0].grid[0] < 50, "four rows a block, so that blocks walk"
 
 
+#: Batch norms of networks, whose kernels take all registers that a thread may have, or many.
+WIDE = (
+    "norm dims=32x256x14x14 mode=batch layout=nhwc dtype=bf16",
+    "norm dims=32x64x56x56 mode=batch layout=nhwc dtype=bf16",
+    "norm dims=32x2048x7x7 mode=batch layout=nhwc dtype=fp16",
+    "norm dims=32x64x56x56 mode=batch",
+    "norm dims=8x64x9x9 mode=batch dtype=fp64",
+)
+
+
+@pytest.mark.parametrize("arch", [generation.target for generation in GENERATIONS])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_no_registers_are_spilled(ranks: int, direction: str, arch: str) -> None:
+    """On the architectures that kernels are written for; each run draws one of the cases."""
+    line = f"{random.Random(fresh_seed()).choice(WIDE)} dir={direction}"
+    spec = spec_named(arch)
+    (kernel,) = ENGINE.plan(PeerCase(line, ranks).graph, spec, {}).kernels
+    figures = assemble(kernel, machine_arch_of(kernel, spec.compute_capability))
+    assert figures.registers > 0
+    assert figures.spilled == 0, line
+
+
 @pytest.mark.parametrize("line", [FORWARD, BACKWARD])
 def test_the_same_bits_in_each_run(line: str) -> None:
     case = PeerCase(line, 3)
@@ -129,29 +156,27 @@ def test_a_rank_that_is_missing(line: str) -> None:
 
 #: Edits of ``row_peers.cuh``, and what they take away.
 MUTANTS = {
-    "the flag": ("now[writer][k].is_of(sequence)", "true"),
+    "the flag": ("now[k].is_of(sequence)", "true"),
     "the scope": ("typedef Mailbox<T, OF_SYSTEM> Box", "typedef Mailbox<T, OF_DEVICE> Box"),
-    "the epoch": ("counts()[2 * row] = sequence;", ""),
+    "the epoch": ("counts()[2 * channel] = sequence;", ""),
     "the double buffer": ("((sequence & 1) * PEERS + writer)", "(0 * PEERS + writer)"),
     "the count before the barrier": (
-        "const u32 sequence = sequences[turn];",
-        "const u32 sequence = counts()[2 * row] + 1;",
+        "shared.sequences[row] = sequences[turn];",
+        "shared.sequences[row] = counts()[2 * number_of(walk, row)] + 1;",
     ),
     "the barrier before the numbers": (
-        "    __syncthreads();\n#pragma unroll\n    for (int turn",
-        "#pragma unroll\n    for (int turn",
+        "    __syncthreads();\n    if (walk.is_first_block())",
+        "    if (walk.is_first_block())",
     ),
-    "the order of the ranks": (
-        "all[writer][k] = writer == rank ?",
-        "all[(writer + rank) % PEERS][k] = writer == rank ?",
-    ),
+    "the barrier behind the numbers": ("__syncthreads_and(are_there)", "are_there"),
+    "the order of the ranks": ("const u32 writer = lane();", "const u32 writer = (lane() + rank) % PEERS;"),
 }
 
 #: A row that two blocks share, and rows of several warps of a block.
 ONE_ROW = PeerCase("norm dims=1x1x16x16 mode=batch", 2, SHARED)
 SEVERAL_ROWS = PeerCase("norm dims=1x8x2x2 mode=batch", 2, WALKING)
 #: Mutants that a single row does not show.
-OF_ROWS = ("the barrier before the numbers", "the order of the ranks")
+OF_ROWS = ("the barrier before the numbers", "the barrier behind the numbers", "the order of the ranks")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
