@@ -16,6 +16,7 @@ import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
 from lowdnn.cli import digits
 from lowdnn.cli.main import main
+from lowdnn.cli.training import network as network_module
 from lowdnn.cli.training.batches import Batches
 from lowdnn.cli.training.checkpoint import Checkpoint, _content
 from lowdnn.cli.training.network import Network, initial_parameters
@@ -34,6 +35,13 @@ BATCH, STEPS = 8, 2
 BUCKET_BYTES = 2048
 #: A step's rounding in fp32: sums of some thousand terms in another order, relative to the largest parameter.
 ROUNDING = 2e-5
+
+
+@pytest.fixture
+def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network without its second block of convolution, batch norm and pooling."""
+    monkeypatch.setattr(network_module, "_FILTERS", (16,))
+    monkeypatch.setattr(network_module, "_FEATURES", 16 * (network_module.WIDTH // 2) ** 2)
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class Training:
         return of_ranks[0]
 
 
+@pytest.mark.usefixtures("one_block")
 def test_two_ranks_have_the_losses_of_one_and_the_whole_batch() -> None:
     training = Training(fresh_seed())
     (losses, parameters), (expected_losses, expected) = training.on(2), training.on(1)
@@ -106,6 +115,7 @@ def test_gradients_of_two_ranks_are_those_of_the_whole_batch() -> None:
     on_handles(2, lambda handle, communicator: check_against_reference(handle, Split(communicator, 2), seed))
 
 
+@pytest.mark.usefixtures("one_block")
 def test_the_deterministic_mode_has_the_same_bits_on_any_number_of_ranks(tmp_path: Path) -> None:
     """In mixed precision: one rank, and four that begin and leave a checkpoint with which two go on."""
     training = Training(fresh_seed(), DataType.HALF, shards=4)
@@ -130,6 +140,7 @@ def empty(path: Path) -> None:
         np.savez(file)
 
 
+@pytest.mark.usefixtures("one_block")
 @pytest.mark.parametrize("change", [damaged, text, empty], ids=lambda change: change.__name__)
 def test_files_that_are_no_checkpoints_are_refused(change: Callable[[Path], None], tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
@@ -159,6 +170,7 @@ def test_no_damage_goes_unseen_or_ends_in_another_error(tmp_path: Path) -> None:
     assert refused > 100, seed
 
 
+@pytest.mark.usefixtures("one_block")
 @pytest.mark.parametrize(
     ("text", "error", "where"),
     [
@@ -179,13 +191,14 @@ def test_facts_of_checkpoints_are_checked(text: str, error: type[BadParamError],
         Training(1).on(1, path=path)
 
 
+@pytest.mark.usefixtures("one_block")
 def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     Training(1).on(1, last=0, path=path)
     with raises(BadParamError, "demo.checkpoint", expected="'seed': 2", got="'seed': 1"):
         Training(2).on(1, path=path)
     with raises(BadParamError, "demo.checkpoint", expected="'mixed_precision': True", got="'mixed_precision': False"):
-        Training(1, DataType.HALF).on(1, path=path)
+        Training(1, DataType.HALF, shards=4).on(1, path=path)
     with np.load(path) as file:
         arrays = dict(file) | {"mean1": np.zeros(3, np.float32)}
     with path.open("wb") as other:
@@ -195,17 +208,19 @@ def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     del arrays["mean1"]
     with path.open("wb") as other:
         np.savez(other, **arrays)
-    with raises(BadParamError, "demo.checkpoint", expected="an array mean1", got="['masters', 'mean2'"):
+    with raises(BadParamError, "demo.checkpoint", expected="an array mean1", got="['masters', 'momenta'"):
         Training(1).on(1, path=path)
     with raises(BadParamError, "demo.checkpoint", expected="a file that may be written"):
         Training(1).on(1, last=0, path=tmp_path / "missing" / "checkpoint")
 
 
+@pytest.mark.usefixtures("one_block")
 def test_the_command_trains_on_two_emulated_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One device begins, two go on from its checkpoint, and the first of them reports."""
     monkeypatch.setattr("lowdnn.cli.demo._BATCH", BATCH)
+    monkeypatch.setattr("lowdnn.cli.demo_ranks._SHARDS", 2)
     monkeypatch.setattr("lowdnn.cli.demo._STEPS_PER_LINE", 1)
     monkeypatch.setattr("lowdnn.cli.digits._HELD_OUT", slice(4))
     common = ["demo", "--device", "emulated", "--steps", "2", "--deterministic"]
