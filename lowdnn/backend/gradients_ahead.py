@@ -37,32 +37,40 @@ def gradients_of(graph: OperationGraph) -> tuple[OperationGraph, ...]:
     A product's gradient is stored as PyTorch asks for it: that of a transposed operand is transposed, too.
     """
     (operation, *others) = graph.operations
-    response = _response(operation, others)
-    if response is None:
-        return ()
     if isinstance(operation, ConvolutionForward):
-        geometry, x, w = operation.convolution, operation.x, operation.w
-        data = ConvolutionBackwardData(geometry, w, dy=response, dx=x)
-        return OperationGraph((data,)), OperationGraph((ConvolutionBackwardFilter(geometry, x, dy=response, dw=w),))
-    a, b, dc = operation.a, operation.b, response
+        return _of_convolution(operation, _behind_bias(operation.y, others))
+    if isinstance(operation, MatmulOperation):
+        return _of_product(operation, _behind_bias(operation.c, others))
+    return ()
+
+
+def _of_convolution(forward: ConvolutionForward, dy: Tensor | None) -> tuple[OperationGraph, ...]:
+    if dy is None:
+        return ()
+    geometry, x, w = forward.convolution, forward.x, forward.w
+    gradients = ConvolutionBackwardData(geometry, w, dy=dy, dx=x), ConvolutionBackwardFilter(geometry, x, dy=dy, dw=w)
+    return tuple(OperationGraph((gradient,)) for gradient in gradients)
+
+
+def _of_product(forward: MatmulOperation, dc: Tensor | None) -> tuple[OperationGraph, ...]:
+    if dc is None:
+        return ()
+    a, b = forward.a, forward.b
     of_a = (b, _transposed(dc)) if _is_transposed(a) else (dc, _transposed(b))
     of_b = (_transposed(dc), a) if _is_transposed(b) else (_transposed(a), dc)
-    return tuple(_product(operation, *factors, own) for factors, own in ((of_a, a), (of_b, b)))
+    return _product(forward, *of_a, operand=a), _product(forward, *of_b, operand=b)
 
 
-def _response(operation: object, others: Sequence[object]) -> Tensor | None:
-    """What a convolution or product with its bias writes; None for graphs of other kinds."""
-    if not isinstance(operation, ConvolutionForward | MatmulOperation):
-        return None
-    own = operation.y if isinstance(operation, ConvolutionForward) else operation.c
+def _behind_bias(response: Tensor, others: Sequence[object]) -> Tensor | None:
+    """``response``, or its sum with a bias that ``others`` computes; None where they compute anything else."""
     if not others:
-        return own
+        return response
     (add, *more) = others
     if more or not isinstance(add, PointwiseOperation) or add.pointwise.mode is not PointwiseMode.ADD:
         return None
-    summand = add.b if add.x.uid == own.uid else add.x
-    is_bias = summand is not None and summand.element_count == max(summand.dims)
-    return add.y if is_bias and add.y.dims == own.dims else None
+    summands = [tensor for tensor in (add.x, add.b) if tensor is not None and tensor.uid != response.uid]
+    is_bias = all(tensor.element_count == max(tensor.dims) for tensor in summands)
+    return add.y if is_bias and add.y is not None and add.y.dims == response.dims else None
 
 
 def _product(like: MatmulOperation, a: Tensor, b: Tensor, operand: Tensor) -> OperationGraph:

@@ -25,7 +25,7 @@ from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import LowdnnError
 from lowdnn.torch.memory import LoadedStep, Memory, Region
 from lowdnn.torch.operation import Overload, Result
-from lowdnn.torch.preference import native_is_preferred
+from lowdnn.torch.preference import host_is_slower, native_is_preferred
 from lowdnn.torch.settings import Settings
 from lowdnn.torch.sketch import Declined, New, Sketch, Step, written_uids
 
@@ -42,6 +42,7 @@ class Prepared:
     addresses: theirs, which follow the places of tensors and parts.
     given: (place among the values, place among the call's numbers) of those that each call has anew.
     result: places of the results.  label: for profilers.
+    slow_host: why the native kernel is to run in eager mode, outside of CUDA graphs; "" where lowdnn's is.
     """
 
     new: tuple[New, ...]
@@ -52,6 +53,7 @@ class Prepared:
     addresses: tuple[int, ...]
     result: Result
     label: str
+    slow_host: str = ""
 
 
 def prepare(
@@ -65,9 +67,10 @@ def prepare(
         result = overload.sketch(sketch, *numbers)
         handle = memory.handle(device)
         candidates = [_chosen(handle, step.graph, settings) for step in sketch.steps]
-        reason = native_is_preferred(candidates) if memory.is_gpu else ""
-        if reason:
+        prefers = memory.is_gpu and handle.runtime.config.torch_prefer == "fastest"
+        if reason := native_is_preferred(candidates) if prefers else "":
             raise Declined(reason)
+        slow_host = host_is_slower(overload.name, candidates) if prefers else ""
         if _will_have_gradients(tensors):
             for candidate in candidates:
                 begin_gradients(handle, candidate)
@@ -82,7 +85,7 @@ def prepare(
     name = overload.name.removeprefix("lowdnn::")
     label = f"lowdnn::{name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
     return Prepared(
-        tuple(sketch.new), tuple(sketch.parts), steps, tuple(sketch.values), given, addresses, result, label
+        tuple(sketch.new), tuple(sketch.parts), steps, tuple(sketch.values), given, addresses, result, label, slow_host
     )
 
 

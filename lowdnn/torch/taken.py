@@ -16,7 +16,7 @@ import torch
 from torch.autograd import profiler
 
 from lowdnn.torch.counts import Count, PathCounts
-from lowdnn.torch.memory import Memory
+from lowdnn.torch.memory import Allocate, Launch, Memory
 from lowdnn.torch.operation import Constant, Overload, Piece
 from lowdnn.torch.planning import Prepared, prepare
 from lowdnn.torch.settings import Settings, SettingsKey, reader
@@ -24,6 +24,9 @@ from lowdnn.torch.sketch import MAX_ALIGNMENT, Declined
 
 #: Calls with different keys that one operation remembers; beyond them all are dropped.
 _MAX_CALLS = 4096
+
+#: A prepared call: from its tensors, its numbers and the tensors' addresses to its results.
+Call = Callable[[tuple[Any, ...], tuple[Any, ...], list[int]], Any]
 
 _facts = attrgetter("shape", "dtype", "device")
 _strides = methodcaller("stride")
@@ -62,7 +65,8 @@ class Plans:
                 return self._counts.of(name, "first called inside of a CUDA graph's capture")
             try:
                 prepared = prepare(self.overload, tensors, numbers, alignment, Settings(*settings), self.memory)
-                found = Run(prepared, self.memory, self._counts.of(name, ""))
+                left = self._counts.of(name, prepared.slow_host) if prepared.slow_host else None
+                found = Run(prepared, self.memory, tensors[0].device, self._counts.of(name, ""), left)
             except Declined as declined:
                 found = self._counts.of(name, str(declined))
             if len(self._known) >= _MAX_CALLS:
@@ -72,42 +76,58 @@ class Plans:
 
 
 class Run:
-    """A prepared call, launched again and again."""
+    """A prepared call, launched again and again.
 
-    def __init__(self, prepared: Prepared, memory: Memory, count: Count) -> None:
+    call: allocates the results of a call and launches it, from its tensors, its numbers and the tensors' addresses.
+    left: counts the calls that the native kernel computes outside of CUDA graphs; None where lowdnn's does.
+    """
+
+    def __init__(
+        self, prepared: Prepared, memory: Memory, device: Any, count: Count, left: Count | None = None
+    ) -> None:
         self.prepared = prepared
+        self.left = left
         self.tick = count.tick
-        self._launch, self._steps = memory.launch, prepared.steps
-        self._new = tuple((new.shape, new.strides, new.dtype) for new in prepared.new)
-        self._given = prepared.given
-        self._parts, self._addresses = prepared.parts, prepared.addresses
-        self._collect = _collector(prepared.result)
+        self.call = self._bound(memory.allocator(device), memory.launcher(prepared.steps, device))
 
-    def __call__(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...], pointers: list[int]) -> Any:
-        """Allocates the results and launches."""
-        self.tick()
-        if profiler._is_profiler_enabled:
-            with torch.profiler.record_function(self.prepared.label):
-                return self._launched(tensors, numbers, pointers)
-        return self._launched(tensors, numbers, pointers)
+    def _bound(self, allocate: Allocate, launch: Launch) -> Call:
+        """The hot path, with all that it needs at hand."""
+        new = tuple((new.shape, new.strides, new.dtype) for new in self.prepared.new)
+        collect, complete = _collector(self.prepared.result), self._complete if self._has_more else None
+        tick, label = self.tick, self.prepared.label
 
-    def _launched(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...], pointers: list[int]) -> Any:
-        device = tensors[0].device
-        allocate = torch.empty_strided
-        made = [allocate(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self._new]
-        for tensor in made:
-            pointers.append(tensor.data_ptr())
-        for place, offset_bytes in self._parts:
+        def call(tensors: tuple[Any, ...], numbers: tuple[Any, ...], pointers: list[int]) -> Any:
+            tick()
+            made = [allocate(shape, strides, dtype) for shape, strides, dtype in new]
+            pointers += map(_address, made)
+            values = None if complete is None else complete(numbers, pointers)
+            if profiler._is_profiler_enabled:
+                with torch.profiler.record_function(label):
+                    launch(pointers)
+            else:
+                launch(pointers)
+            del values  # the launches have read them
+            return collect((*tensors, *made))
+
+        return call
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there are places behind those of tensors."""
+        return bool(self.prepared.parts or self.prepared.addresses)
+
+    def _complete(self, numbers: tuple[Any, ...], pointers: list[int]) -> list[Any]:
+        """Adds the places of parts and of values; returns what has to be kept until the launch."""
+        prepared = self.prepared
+        for place, offset_bytes in prepared.parts:
             pointers.append(pointers[place] + offset_bytes)
-        if self._addresses:
-            pointers.extend(self._addresses)
+        pointers.extend(prepared.addresses)
         values = []
-        for place, number in self._given:
+        for place, number in prepared.given:
             # Each call has memory of its own for them, since other threads may be in the same one.
-            values.append(type(self.prepared.values[place])(numbers[number]))
-            pointers[place - len(self._addresses)] = addressof(values[-1])
-        self._launch(self._steps, pointers, device)
-        return self._collect((*tensors, *made))
+            values.append(type(prepared.values[place])(numbers[number]))
+            pointers[place - len(prepared.addresses)] = addressof(values[-1])
+        return values
 
 
 def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,6 +136,7 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
     native: computes what lowdnn declines, with the same arguments.
     """
     read, get, find = plans.overload.read, plans.get, plans.find
+    is_capturing = plans.memory.is_capturing
     settings_now = reader(plans.overload.kind, is_gpu=plans.memory.is_gpu)
 
     def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -130,7 +151,9 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
         if found is None:
             found = find(key, tensors, numbers, bits & -bits, settings)
         if type(found) is Run:
-            return found(tensors, numbers, pointers)
+            if found.left is None or is_capturing(tensors[0].device):
+                return found.call(tensors, numbers, pointers)
+            found = found.left
         found.tick()
         return native(keys, *args, **kwargs)
 

@@ -13,10 +13,10 @@ from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, rank
 from lowdnn.plan import KernelRef
-from lowdnn.torch import planning
 from tests.torch.support import Face
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch", reason="torch's operations are under test")
+planning: Any = pytest.importorskip("lowdnn.torch.planning", reason="it needs torch")
 
 
 def _linear(face: Face) -> Any:

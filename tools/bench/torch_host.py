@@ -17,7 +17,7 @@ import torch
 
 from lowdnn.torch.catalog import OVERLOADS
 from lowdnn.torch.counts import PathCounts
-from lowdnn.torch.memory import CudaMemory, EmulatedMemory, LoadedStep, Pointers
+from lowdnn.torch.memory import CudaMemory, EmulatedMemory, Launch, LoadedStep, Pointers
 from lowdnn.torch.taken import Plans, Run, kernel
 
 _ROUNDS, _CALLS = 200, 200
@@ -26,9 +26,14 @@ _ROUNDS, _CALLS = 200, 200
 class NoLaunch(EmulatedMemory):
     """CPU tensors on which nothing runs. It looks at the steps as ``CudaMemory`` does."""
 
-    def launch(self, steps: Sequence[LoadedStep], pointers: Pointers, device: Any) -> None:
-        for step in steps:
-            step.order(pointers)
+    def launcher(self, steps: Sequence[LoadedStep], device: Any) -> Launch:
+        orders = [step.order for step in steps]
+
+        def launch(pointers: Pointers) -> None:
+            for order in orders:
+                order(pointers)
+
+        return launch
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ On a GPU the samples are CUDA tensors, whose products in fp32 are not rounded to
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -77,6 +78,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no further sample begins after these")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     given = parser.parse_args()
+    os.environ["LOWDNN_TORCH_PREFER"] = "lowdnn"  # samples are small, so that most would stay native
     device = given.device or ("cuda" if torch.cuda.is_available() else "emulated")
     print(f"device {device}, torch {torch.__version__}, seed {given.seed}")
     warnings.simplefilter("ignore")

@@ -1,0 +1,84 @@
+"""Where native kernels stay although lowdnn could compute the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="torch's operations are under test")
+preference: Any = pytest.importorskip("lowdnn.torch.preference", reason="it needs torch")
+
+
+@dataclass
+class Stream:
+    """Whether the stream of the tests is being captured."""
+
+    captures: bool = False
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+@pytest.fixture
+def memory(stream: Stream) -> Iterator[Any]:
+    """The emulated device in the part of a GPU."""
+    from lowdnn.torch.memory import EmulatedMemory
+
+    found: Any = EmulatedMemory()
+    found.is_gpu, found.is_capturing = True, lambda device: stream.captures
+    yield found
+    found.close()
+
+
+def called(memory: Any) -> tuple[Callable[..., Any], Any, Any]:
+    """The kernel of ``mm``, one of its operands, and the counts; the native kernel answers "native"."""
+    from lowdnn.torch.catalog import OVERLOADS
+    from lowdnn.torch.counts import PathCounts
+    from lowdnn.torch.taken import Plans, kernel
+
+    counts = PathCounts()
+    product = next(overload for overload in OVERLOADS if overload.name == "mm")
+    return kernel(Plans(product, memory, counts), lambda *_: "native"), torch.eye(16), counts
+
+
+@pytest.mark.parametrize(
+    ("host", "is_native"),
+    [
+        ((1.0, 1e6), True),
+        ((1.0, 0.5), False),  # the host is no slower
+        ((100.0, 101.0), False),  # leaving the call costs more
+        ((-100.0, 1e-9), False),  # the device takes longer than the host
+    ],
+)
+def test_small_calls_stay_native_where_the_host_is_slower(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, host: tuple[float, float], is_native: bool
+) -> None:
+    monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(*host)})
+    function, x, counts = called(memory)
+    results = [function(None, x, x) for _ in range(2)]
+    (path,) = counts.snapshot()
+    assert (path.calls, bool(path.reason)) == (2, is_native), path
+    assert all((result == "native") if is_native else torch.equal(result, x) for result in results)
+
+
+def test_calls_in_a_capture_run_on_lowdnn(memory: Any, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(1.0, 1e6)})
+    function, x, counts = called(memory)
+    assert function(None, x, x) == "native"
+    stream.captures = True
+    assert torch.equal(function(None, x, x), x)
+    stream.captures = False
+    assert function(None, x, x) == "native"
+    assert {path.calls: bool(path.reason) for path in counts.snapshot()} == {2: True, 1: False}
+
+
+def test_lowdnn_may_be_preferred(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_TORCH_PREFER", "lowdnn")
+    monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(1.0, 1e6)})
+    function, x, _ = called(memory)
+    assert torch.equal(function(None, x, x), x)
