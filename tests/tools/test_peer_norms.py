@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from lowdnn.distributed import InProcessCommunicator, MeetingPoint, run_in_threa
 from lowdnn.driver import open_driver
 from lowdnn.enums import DataType
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import BadParamError
 from tools.scaling import peer_norms
 from tools.scaling.ranks import Crew, Rank
 
@@ -64,3 +66,29 @@ def test_nan_and_differing_bits_are_wrong(error: float, seen: set[str]) -> None:
 
     with pytest.raises(peer_norms.Wrong):
         peer_norms._judge(Alone(), "norm", error, DataType.BFLOAT16, seen, 2)
+
+
+def test_a_part_that_fails_is_named_and_the_next_one_runs() -> None:
+    driver = open_driver("emulated", devices=2, policy="lockstep,timeout=60")
+
+    def one_rank_fails(rank: Rank) -> None:
+        if rank.rank == 1:
+            raise BadParamError("of one rank")
+        rank.meet()
+
+    lines: list[str] = []
+    parts = {"first": one_rank_fails, "second": lambda rank: rank.say("the second")}
+    assert peer_norms.run_parts(driver, [0, 1], parts, lines.append) == 1
+    assert lines[0] == "FAILED first: BadParamError: BAD_PARAM of one rank"
+    assert lines[1:] == ["the second"]
+
+
+def test_the_lines_are_in_the_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lines"
+    monkeypatch.setattr("sys.argv", ["peer_norms", "2", "--emulated", "--out", str(path)])
+    monkeypatch.setattr(peer_norms, "parts_of", lambda sizes, meeting: {"part": lambda rank: rank.say("said")})
+    assert peer_norms.main() == 0
+    assert path.read_text(encoding="utf-8") == capsys.readouterr().out
+    assert path.read_text(encoding="utf-8").endswith("2 devices, 2 ranks\nsaid\n")

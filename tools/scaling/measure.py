@@ -70,7 +70,8 @@ def main() -> int:
             merged = {**found, **merged} | {
                 name: merged.get(name, []) + found[name] for name in ("steps", "all_reduce")
             }
-    arguments.out.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
+            # What fewer GPUs gave stays, whatever becomes of more.
+            arguments.out.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

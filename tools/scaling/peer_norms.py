@@ -1,12 +1,13 @@
-"""Norms over the batches of N GPUs of one host: ``python -m tools.scaling.peer_norms N [--emulated]``.
+"""Norms over the batches of N GPUs of one host: ``python -m tools.scaling.peer_norms N [--emulated] [--out FILE]``.
 
 Each rank is a thread of this process. The tool compares batch norm over all ranks with float64, forward and backward,
 and an all-reduce with residual and RMS norm in one kernel; runs of the same call must give the same bits. It then times
 captured launches: batch norm with peers against the rank's batch alone, and the one kernel against NCCL's all-reduce
 followed by add and norm. With N = 1, two ranks share the GPU in two streams, and nothing is timed.
 
-``--emulated`` does all but NCCL in small on emulated devices, whose times are those of their model. The exit code is 1
-where a result is wrong, differs from run to run, or a rank fails.
+``--emulated`` does all but NCCL in small on emulated devices, whose times are those of their model. FILE gets what is
+printed, line by line: a run that is cut short leaves what it has found. A part that fails is named, and the next
+ones run all the same; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import tempfile
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +44,7 @@ from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
-from tools.scaling.ranks import Crew, Rank
+from tools.scaling.ranks import Crew, Rank, printed
 
 Dims = tuple[int, int, int, int]
 
@@ -87,32 +90,72 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("devices", type=int, metavar="N", help="GPUs, from 1")
     parser.add_argument("--emulated", action="store_true", help="run on emulated devices, in small")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the lines to FILE")
     arguments = parser.parse_args()
-    devices, ranks = arguments.devices, max(2, arguments.devices)
-    try:
-        driver = _driver(devices, ranks, is_emulated=arguments.emulated)
-    except (LowdnnError, ValueError) as error:
-        parser.exit(1, f"tools.scaling.peer_norms: {error}\n")
-    sizes = _EMULATED if arguments.emulated else _ON_GPUS if devices > 1 else _ON_ONE_GPU
-    crew = Crew(ranks)
-    print(f"{driver.device_name(0)}, {devices} devices, {ranks} ranks")
-    with tempfile.TemporaryDirectory() as folder:
-
-        def work(number: int, point: MeetingPoint) -> None:
-            device = number if arguments.emulated else number % devices
-            try:
-                with Handle(Runtime(driver, device=device)) as handle:
-                    rank = Rank(handle, InProcessCommunicator(point, number, handle.runtime.context), crew)
-                    _run(rank, sizes, None if arguments.emulated else Path(folder))
-            except BaseException:
-                crew.gate.abort()
-                raise
-
+    devices, is_emulated = arguments.devices, arguments.emulated
+    ranks = max(2, devices)
+    with ExitStack() as owned:
         try:
-            run_in_threads(ranks, work)
-        except (Wrong, LowdnnError, TimeoutError) as error:
+            driver = _driver(devices, ranks, is_emulated=is_emulated)
+            file = None if arguments.out is None else owned.enter_context(arguments.out.open("w", encoding="utf-8"))
+        except (LowdnnError, ValueError, OSError) as error:
             parser.exit(1, f"tools.scaling.peer_norms: {error}\n")
-    return 0
+
+        def report(text: str) -> None:
+            printed(text)
+            if file is not None:
+                print(text, file=file, flush=True)
+
+        report(f"{driver.device_name(0)}, {devices} devices, {ranks} ranks")
+        sizes = _EMULATED if is_emulated else _ON_GPUS if devices > 1 else _ON_ONE_GPU
+        meeting = None if is_emulated else Path(owned.enter_context(tempfile.TemporaryDirectory()))
+        of_rank = [number if is_emulated else number % devices for number in range(ranks)]
+        return run_parts(driver, of_rank, parts_of(sizes, meeting), report)
+
+
+def parts_of(sizes: Sizes, meeting: Path | None) -> dict[str, Callable[[Rank], None]]:
+    """What each rank does, by name; NCCL, which may hang, comes last. meeting: a folder where NCCL's ranks meet; with
+    None it is left out."""
+    parts: dict[str, Callable[[Rank], None]] = {"batch norm": lambda rank: check_batch_norm(rank, sizes)}
+    if sizes.launches:
+        parts["times of batch norm"] = lambda rank: time_batch_norm(rank, sizes)
+    parts["all-reduce + norm"] = lambda rank: AllReduce(rank, sizes).run(meeting)
+    return parts
+
+
+def run_parts(
+    driver: Driver, devices: list[int], parts: dict[str, Callable[[Rank], None]], report: Callable[[str], None]
+) -> int:
+    """Runs each part in the threads of new ranks, of which ``devices`` has the devices; 1 where any part fails."""
+    code = 0
+    for name, part in parts.items():
+        try:
+            _run_part(driver, devices, part, report)
+        except (Wrong, LowdnnError, TimeoutError, threading.BrokenBarrierError) as error:
+            report(f"FAILED {name}: {type(error).__name__}: {error}")
+            code = 1
+    return code
+
+
+def _run_part(driver: Driver, devices: list[int], part: Callable[[Rank], None], report: Callable[[str], None]) -> None:
+    """Raises the first error of any rank; the others then find their gate broken."""
+    crew, causes = Crew(len(devices), report), list[BaseException]()
+
+    def work(number: int, point: MeetingPoint) -> None:
+        try:
+            with Handle(Runtime(driver, device=devices[number])) as handle:
+                rank = Rank(handle, InProcessCommunicator(point, number, handle.runtime.context), crew)
+                with rank.scope():
+                    part(rank)
+        except BaseException as error:
+            causes.append(error)
+            crew.gate.abort()
+            raise
+
+    try:
+        run_in_threads(len(devices), work)
+    except threading.BrokenBarrierError:
+        raise causes[0] from None
 
 
 def _driver(devices: int, ranks: int, *, is_emulated: bool) -> Driver:
@@ -125,16 +168,6 @@ def _driver(devices: int, ranks: int, *, is_emulated: bool) -> Driver:
     if driver.device_count() < devices:
         raise ValueError(f"N: expected at most the host's {driver.device_count()} GPUs, got {devices}")
     return driver
-
-
-def _run(rank: Rank, sizes: Sizes, meeting: Path | None) -> None:
-    """All that a rank does. meeting: a folder where NCCL's ranks meet; without one NCCL is left out."""
-    with rank.scope():
-        check_batch_norm(rank, sizes)
-    with rank.scope():
-        AllReduce(rank, sizes).run(meeting)
-    if sizes.launches:
-        time_batch_norm(rank, sizes)
 
 
 class BatchNorm:

@@ -26,10 +26,16 @@ _PAUSE_S = 2e-5
 _REPLAYS = 10
 
 
-class Crew:
-    """The ranks of a process share a gate that opens once all are there, a lock, and a number of each."""
+def printed(text: str) -> None:
+    print(text, flush=True)
 
-    def __init__(self, size: int) -> None:
+
+class Crew:
+    """The ranks of a process share a gate that opens once all are there, a lock, a number of each, and ``report``,
+    which takes their lines of text."""
+
+    def __init__(self, size: int, report: Callable[[str], None] = printed) -> None:
+        self.report = report
         self.gate = threading.Barrier(size, timeout=_PATIENCE_S)
         self.capturing = threading.Lock()
         self.numbers = [0.0] * size
@@ -50,9 +56,9 @@ class Rank:
         self._owned = ExitStack()
 
     def say(self, text: str) -> None:
-        """Prints the text once for all ranks."""
+        """Reports the text once for all ranks."""
         if self.rank == 0:
-            print(text, flush=True)
+            self.crew.report(text)
 
     def meet(self) -> None:
         """Returns once all ranks have called it. Raises BrokenBarrierError where one does not come."""
