@@ -22,7 +22,6 @@
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 | LOWDNN_RECORD_CASES    | a path                           | none               | file of the graphs that are run     |
-| LOWDNN_TORCH_PREFER    | fastest, lowdnn                  | fastest            | kernels of ``lowdnn.torch``'s calls |
 | LOWDNN_TELEMETRY       | on, off, sample=0.1,json=a, ...  | off                | see ``telemetry.starting``          |
 
 By default LOWDNN_TUNING_PATH has the user's directory, XDG data + ``lowdnn/tuning``, and behind it that of all users of
@@ -163,7 +162,6 @@ class Config:
     dump_dir: Path | None = None
     dump_limit_bytes: int = 1 << 30
     dump_inputs: DumpInputs = DumpInputs.AFTER
-    torch_prefer: str = "fastest"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
@@ -183,7 +181,6 @@ class Config:
             dump_dir=_read(source, "LOWDNN_DUMP", None, _PATH),
             dump_limit_bytes=_read(source, "LOWDNN_DUMP_SIZE", 1 << 30, _BYTES),
             dump_inputs=_read(source, "LOWDNN_DUMP_INPUTS", DumpInputs.AFTER, _DUMP_INPUTS),
-            torch_prefer=_read(source, "LOWDNN_TORCH_PREFER", "fastest", _one_of("fastest", "lowdnn")),
             log_format=_read(source, "LOWDNN_LOG_FORMAT", "text", _one_of(*LOG_FORMATS)),
             debug=_read(source, "LOWDNN_DEBUG", False, _SWITCH),
             nvtx=_read(source, "LOWDNN_NVTX", False, _SWITCH),

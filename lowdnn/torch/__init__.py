@@ -39,15 +39,17 @@ __all__ = [
 ]
 
 
-def enable(device: str = "cuda", operations: Iterable[str] | None = None) -> Enabled:
+def enable(device: str = "cuda", operations: Iterable[str] | None = None, *, prefer: str = "fastest") -> Enabled:
     """Takes over aten operations in this process, in all threads. Also a context manager: ``with enable(): ...``.
 
     device: ``cuda`` for CUDA tensors; ``emulated`` for CPU tensors, which are copied to the emulated device and back.
     operations: some of ``operation_names()``; all by default.
-    Calls may be nested: an operation is given back when no ``enable`` asks for it any more.
+    prefer: ``fastest`` leaves calls on a GPU to the native kernel where it is expected to be faster; ``lowdnn`` leaves
+    none that lowdnn computes.
+    Calls may be nested: an operation is given back when no ``enable`` asks for it any more; the innermost one prefers.
     Raises BadParamError for other names and for none, NotSupportedError without a GPU and for torch before 2.9.
     """
-    return REGISTRY.enable(device, operations)
+    return REGISTRY.enable(device, operations, prefer)
 
 
 def disable() -> None:

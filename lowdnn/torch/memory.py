@@ -52,12 +52,14 @@ class LoadedStep:
 class Memory(Protocol):
     """One kind of memory: its dispatch key, a handle for each device, and the launch.
 
-    is_gpu: whether tensors lie on a real GPU.  planning: held while a call is planned, since a handle serves one thread
+    is_gpu: whether tensors lie on a real GPU.  prefers_fastest: whether native kernels stay where they are expected to
+    be faster than lowdnn's.  planning: held while a call is planned, since a handle serves one thread
     at a time; launches do not need it.
     """
 
     dispatch_key: str
     is_gpu: bool
+    prefers_fastest: bool
     planning: AbstractContextManager[bool]
 
     def handle(self, device: Any) -> Handle: ...
@@ -84,6 +86,7 @@ class CudaMemory:
     is_gpu = True
 
     def __init__(self) -> None:
+        self.prefers_fastest = True
         self.planning: AbstractContextManager[bool] = RLock()
         self._handles = _Handles("cuda")
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
@@ -137,6 +140,7 @@ class EmulatedMemory:
     is_gpu = False
 
     def __init__(self) -> None:
+        self.prefers_fastest = True
         self.planning: AbstractContextManager[bool] = RLock()
         self._handles = _Handles("emulated")
         self._launching = Lock()

@@ -67,7 +67,7 @@ def prepare(
         result = overload.sketch(sketch, *numbers)
         handle = memory.handle(device)
         candidates = [_chosen(handle, step.graph, settings) for step in sketch.steps]
-        prefers = memory.is_gpu and handle.runtime.config.torch_prefer == "fastest"
+        prefers = memory.is_gpu and memory.prefers_fastest
         if reason := native_is_preferred(candidates) if prefers else "":
             raise Declined(reason)
         slow_host = host_is_slower(overload.name, candidates) if prefers else ""

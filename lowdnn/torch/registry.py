@@ -25,6 +25,8 @@ from lowdnn.torch.taken import Plans, kernel
 _MEMORIES: dict[str, Callable[[], Memory]] = {"cuda": CudaMemory, "emulated": EmulatedMemory}
 
 
+_PREFERENCES = ("fastest", "lowdnn")
+
 #: The most overrides that are kept behind their removal.
 _MOST_REMOVED = 64
 
@@ -32,8 +34,9 @@ _MOST_REMOVED = 64
 class Enabled:
     """One ``enable``, which ``close`` or the end of a ``with`` block undoes."""
 
-    def __init__(self, registry: Registry, device: str, overloads: tuple[Overload, ...]) -> None:
+    def __init__(self, registry: Registry, device: str, overloads: tuple[Overload, ...], prefer: str) -> None:
         self.device = device
+        self.prefer = prefer
         self.overloads = overloads
         self._registry = registry
 
@@ -69,14 +72,17 @@ class Registry:
     def is_enabled(self) -> bool:
         return bool(self._levels)
 
-    def enable(self, device: str, operations: Iterable[str] | None) -> Enabled:
+    def enable(self, device: str, operations: Iterable[str] | None, prefer: str) -> Enabled:
         chosen = _chosen(operations)
+        if prefer not in _PREFERENCES:
+            raise BadParamError.at("torch.enable.prefer", expected=" or ".join(_PREFERENCES), got=repr(prefer))
         with self._lock, warnings.catch_warnings():
             # torch says once in a process that a kernel is overridden, which is what the caller asks for.
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             memory = self._memory(device)
-            level = Enabled(self, device, tuple(item for item in chosen if memory.dispatch_key in item.keys))
+            level = Enabled(self, device, tuple(item for item in chosen if memory.dispatch_key in item.keys), prefer)
             self._levels.append(level)
+            self._prefer(device)
             try:
                 for overload in level.overloads:
                     self._take(overload, device, memory)
@@ -96,6 +102,7 @@ class Registry:
             if level not in self._levels:
                 return
             self._levels.remove(level)
+            self._prefer(level.device)
             wanted = {(other.device, overload.name) for other in self._levels for overload in other.overloads}
             for key in [(level.device, overload.name) for overload in level.overloads]:
                 if key not in wanted and key in self._installed:
@@ -142,6 +149,15 @@ class Registry:
                 plans = self._plans_of(overload, "cuda", self._memory("cuda"))
                 found = self._own[overload.name] = kernel(plans, native)
         return found
+
+    def _prefer(self, device: str) -> None:
+        """Follows the innermost level of a device, as long as there is one."""
+        memory, levels = self._memories[device], [level for level in self._levels if level.device == device]
+        if levels and memory.prefers_fastest != (levels[-1].prefer == "fastest"):
+            memory.prefers_fastest = not memory.prefers_fastest
+            for (kind, _), plans in self._plans.items():
+                if kind == device:
+                    plans.forget()
 
     def _memory(self, device: str) -> Memory:
         if not isinstance(device, str) or device not in _MEMORIES:

@@ -43,6 +43,11 @@ class Plans:
         self._known: dict[Any, Run | Count] = {}
         self.get: Callable[[Any], Run | Count | None] = self._known.get
 
+    def forget(self) -> None:
+        """Plans all calls anew; those that other threads are in end as they were planned."""
+        with self.memory.planning:
+            self._known.clear()
+
     def after_fork(self) -> None:
         """Forgets all calls. Their plans are kept: to give them back may need locks that no thread holds any more."""
         self._of_parent = dict(self._known)

@@ -14,7 +14,5 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     """lowdnn's operations over one kind of memory; nothing is left of them behind the module."""
     pytest.importorskip("torch", reason="torch's operations are under test")
     found = Face(request.param)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOWDNN_TORCH_PREFER", "lowdnn")  # calls of tests are small, and the native kernels faster
-        yield found
-        found.reset()
+    yield found
+    found.reset()

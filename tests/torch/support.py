@@ -22,7 +22,8 @@ class Face:
     def enable(self, operations: Sequence[str] | None = None) -> Any:
         import lowdnn.torch
 
-        return lowdnn.torch.enable(self.device, operations)
+        # Calls of tests are small, so that most would stay native.
+        return lowdnn.torch.enable(self.device, operations, prefer="lowdnn")
 
     def counts(self) -> dict[tuple[str, str], int]:
         import lowdnn.torch

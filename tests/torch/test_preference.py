@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lowdnn.status import BadParamError
+
 torch: Any = pytest.importorskip("torch", reason="torch's operations are under test")
 preference: Any = pytest.importorskip("lowdnn.torch.preference", reason="it needs torch")
 
@@ -78,7 +80,29 @@ def test_calls_in_a_capture_run_on_lowdnn(memory: Any, stream: Stream, monkeypat
 
 
 def test_lowdnn_may_be_preferred(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOWDNN_TORCH_PREFER", "lowdnn")
+    memory.prefers_fastest = False
     monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(1.0, 1e6)})
     function, x, _ = called(memory)
     assert torch.equal(function(None, x, x), x)
+
+
+def test_the_innermost_enable_decides() -> None:
+    import lowdnn.torch
+    from lowdnn.torch.registry import Registry
+
+    registry: Registry = lowdnn.torch.registry.REGISTRY
+    with lowdnn.torch.enable("emulated", ["softmax"]):
+        memory = registry._memories["emulated"]
+        x = torch.ones(2, 4)
+        torch.softmax(x, -1)
+        plans = registry._plans["emulated", "_softmax"]
+        assert memory.prefers_fastest
+        assert plans._known
+        with lowdnn.torch.enable("emulated", ["softmax"], prefer="lowdnn"):
+            assert not memory.prefers_fastest
+            assert not plans._known
+            assert torch.equal(torch.softmax(x, -1), x / 4)
+        assert memory.prefers_fastest
+    with pytest.raises(BadParamError, match=r"torch\.enable\.prefer"):
+        lowdnn.torch.enable("emulated", prefer="native")
+    lowdnn.torch.reset()

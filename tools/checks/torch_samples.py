@@ -15,7 +15,6 @@ On a GPU the samples are CUDA tensors, whose products in fp32 are not rounded to
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import time
@@ -78,7 +77,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no further sample begins after these")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     given = parser.parse_args()
-    os.environ["LOWDNN_TORCH_PREFER"] = "lowdnn"  # samples are small, so that most would stay native
     device = given.device or ("cuda" if torch.cuda.is_available() else "emulated")
     print(f"device {device}, torch {torch.__version__}, seed {given.seed}")
     warnings.simplefilter("ignore")
@@ -156,7 +154,7 @@ def _check_sample(entry: Any, sample: Any, device: str, outcome: Outcome) -> Non
         return
     exact = _exact(entry, sample, native)
     before = lowdnn.torch.counts()
-    with lowdnn.torch.enable(device):
+    with lowdnn.torch.enable(device, prefer="lowdnn"):
         own = _run(entry, sample)
     paths = _risen(before, lowdnn.torch.counts())
     _compare(own, native, exact)
@@ -188,7 +186,7 @@ def _check_compiled(entry: Any, sample: Any, device: str, outcome: Outcome) -> N
     except Exception as error:  # torch itself does not compile the sample
         outcome.reasons[f"not compiled natively either: {type(error).__name__}"] += 1
         return
-    with lowdnn.torch.enable(device):
+    with lowdnn.torch.enable(device, prefer="lowdnn"):
         own = compiled()
     _compare(_tensors(own), _tensors(native), _exact(entry, plain, _tensors(native)))
     outcome.counts["compiled"] += 1
