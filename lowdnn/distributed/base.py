@@ -16,7 +16,7 @@ from lowdnn.distributed.store import seconds
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import BadParamError, NotInitializedError
+from lowdnn.status import BadParamError, CudaGraphNativeApiError, NotInitializedError
 
 #: Seconds between looks at what is awaited: the first, and the most; each look doubles it.
 _FIRST_LOOK_S = 20e-6
@@ -84,6 +84,13 @@ class BaseCommunicator(ProcessBound, ABC):
     def wait(self, stream: Stream) -> None:
         self.check()
         self._checks.check_stream("wait", stream)
+        if stream.is_capturing:
+            raise CudaGraphNativeApiError.at(
+                "Communicator.wait.stream",
+                expected="a stream that is not captured",
+                got="a capture under way",
+                hint="end the capture, launch its graph, and wait for that",
+            )
         self._poll(f"wait for stream {stream.handle:#x}", stream.is_done)
 
     def check(self) -> None:

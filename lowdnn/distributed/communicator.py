@@ -1,7 +1,8 @@
 """The Communicator protocol: what ranks exchange, in stream order.
 
 A collective call is made by every rank of a communicator, in the same order, with buffers of the same type and size.
-It goes into a stream and is ordered there as a kernel is: the host does not wait for it. Buffers are those of
+It goes into a stream and is ordered there as a kernel is: the host does not wait for it, and NCCL's calls can be
+captured into a CUDA graph. Buffers are those of
 ``runtime.buffer``, or anything with DLPack; their elements lie without gaps, in any order of the axes that all ranks
 share. Wrong arguments raise before anything is sent.
 
@@ -70,7 +71,8 @@ class Communicator(Protocol):
 
     def wait(self, stream: Stream) -> None:
         """Waits for the stream. Raises CommunicationTimeoutError after ``timeout_s``, and CommunicationError where a
-        rank has failed; either way the communicator is aborted first."""
+        rank has failed; either way the communicator is aborted first. A stream that is captured is refused with
+        CudaGraphNativeApiError, and its capture goes on."""
 
     def check(self) -> None:
         """Raises CommunicationError where the communicator has failed; never waits."""

@@ -222,6 +222,8 @@ def test_captures_and_nested_groups_are_refused() -> None:
         rank.stream.begin_capture()
         with raises(CudaGraphNativeApiError, "InProcessCommunicator.stream"):
             rank.communicator.all_reduce(four, four, stream=rank.stream)
+        with raises(CudaGraphNativeApiError, "Communicator.wait.stream"):
+            rank.communicator.wait(rank.stream)
         rank.communicator.context.driver.graph_destroy(rank.stream.end_capture())
         with raises(BadParamError, "Communicator.group"), rank.communicator.group(), rank.communicator.group():
             pass

@@ -23,7 +23,7 @@ from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import NotSupportedError, RuntimePrerequisiteMissingError
+from lowdnn.status import CudaGraphNativeApiError, NotSupportedError, RuntimePrerequisiteMissingError
 from tests.support.errors import raises
 
 #: The arguments of the bindings' functions, in order.
@@ -124,6 +124,33 @@ def test_the_bindings_have_what_is_called() -> None:
     real.check_status(Result.InProgress)  # a communicator that does not block returns it, and it is no error
     assert issubclass(real.NCCLError, Exception)
     assert len(bytes(real.UniqueId())) == 128
+
+
+def test_calls_in_a_capture_leave_it_whole(recorder: Recorder, context: Context) -> None:
+    """Calls go to the captured stream, once NCCL has taken each over, and nothing asks the stream meanwhile."""
+    with (
+        Stream.create(context) as stream,
+        NcclCommunicator(b"token", 0, 2, context) as communicator,
+        DeviceBuffer.allocate(context, 16, data_type=DataType.FLOAT, shape=(4,)) as four,
+    ):
+        stream.begin_capture()
+        recorder.results = [Result.InProgress] * 3 + [Result.Success]
+        communicator.all_reduce(four, four, stream=stream)
+        assert recorder.results == [Result.Success]
+        with communicator.group():
+            communicator.send(four, peer=1, stream=stream)
+            communicator.recv(four, peer=1, stream=stream)
+        communicator.barrier(stream=stream)
+        communicator.check()
+        with raises(CudaGraphNativeApiError, "Communicator.wait.stream"):
+            communicator.wait(stream)
+        context.driver.graph_destroy(stream.end_capture())
+        communicator.wait(stream)
+        handle = stream.handle
+    names = [call[0] for call in recorder.calls]
+    assert names[1:7] == ["all_reduce", "group_start", "send", "recv", "group_end", "all_reduce"]
+    assert all(call[-1] == handle for call in recorder.calls if call[0] in ("all_reduce", "send", "recv"))
+    assert "comm_abort" not in names
 
 
 def test_what_is_called_in_which_order(recorder: Recorder, context: Context) -> None:
