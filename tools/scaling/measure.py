@@ -70,7 +70,7 @@ def main() -> int:
             merged = {**found, **merged} | {
                 name: merged.get(name, []) + found[name] for name in ("steps", "all_reduce")
             }
-            # What fewer GPUs gave stays, whatever becomes of more.
+            # The figures of fewer GPUs stay, whatever becomes of more.
             arguments.out.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -114,7 +114,7 @@ def main() -> int:
 
 
 def parts_of(sizes: Sizes, meeting: Path | None) -> dict[str, Callable[[Rank], None]]:
-    """What each rank does, by name; NCCL, which may hang, comes last. meeting: a folder where NCCL's ranks meet; with
+    """The work of each rank, by name; NCCL, which may hang, comes last. meeting: a folder where NCCL's ranks meet; with
     None it is left out."""
     parts: dict[str, Callable[[Rank], None]] = {"batch norm": lambda rank: check_batch_norm(rank, sizes)}
     if sizes.launches:

@@ -66,7 +66,7 @@ template <class Tile, class T, int COUNT, class Join> struct RowPeers {
   const PeersOf<true>& p;
   Shared& shared;
   u32 rank;
-  u32 sequences[EACH];  // of rows threadIdx.x, threadIdx.x + BLOCK_SIZE, ...
+  u32 sequences[EACH];  // the exchanges of rows threadIdx.x, threadIdx.x + BLOCK_SIZE, ...
 
   __device__ __forceinline__ RowPeers(const PeersOf<true>& p, Shared& shared)
       : p(p), shared(shared) {}
