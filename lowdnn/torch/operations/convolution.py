@@ -17,7 +17,7 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.torch.operation import Arguments, Overload, Result, optional
+from lowdnn.torch.operation import ABSENT, Arguments, Overload, Result
 from lowdnn.torch.sketch import (
     Declined,
     Dims,
@@ -40,11 +40,11 @@ def read_forward(
     transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> Arguments:  # fmt: skip
     numbers = tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
-    return (x, w, optional(bias)), numbers
+    return ((x, w) if bias is None else (x, w, bias)), numbers
 
 
 def forward(sketch: Sketch, *geometry: Any) -> Result:
-    x, w, bias = sketch.tensors
+    x, w, bias = (*sketch.tensors, ABSENT)[:3]
     check_floats(x, w, bias)
     spatial = _spatial(x, w)
     convolution = _convolution(spatial, geometry, x.dtype)

@@ -8,25 +8,29 @@ from typing import Any
 from lowdnn.enums import PointwiseMode
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor
-from lowdnn.torch.operation import ABSENT, Arguments, Overload, Result, optional
+from lowdnn.torch.operation import ABSENT, Arguments, Overload, Result
 from lowdnn.torch.sketch import Declined, Dims, Sketch, check_floats, compute_type_of, data_type_of
 
 _A, _B, _C, _OUT = 0, 1, 2, 3
 
 
 def read_product(a: Any, b: Any, *, out: Any = None) -> Arguments:
-    return (a, b, ABSENT, optional(out)), (0, 1, overlaps(out, a, b))
+    if out is None:  # most calls: tensors that are not there would cost their key some time
+        return (a, b), (0, 1, False)
+    return (a, b, ABSENT, out), (0, 1, overlaps(out, a, b))
 
 
 def read_sum(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Arguments:
-    return (a, b, c, optional(out)), (beta, alpha, overlaps(out, a, b))
+    if out is None:
+        return (a, b, c), (beta, alpha, False)
+    return (a, b, c, out), (beta, alpha, overlaps(out, a, b))
 
 
 def of_rank(rank: int) -> Callable[..., Result]:
     """The sketch of products of tensors with this rank: 2, or 3 for batches."""
 
     def product(sketch: Sketch, beta: float, alpha: float, overlaps: bool) -> Result:
-        a, b, c, out = sketch.tensors
+        a, b, c, out = (*sketch.tensors, ABSENT, ABSENT)[:4]
         check_floats(a, b, c, out)
         shape = product_shape(a, b, rank)
         if overlaps or (out.shape is not None and tuple(out.shape) != shape):
