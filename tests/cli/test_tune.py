@@ -77,7 +77,7 @@ def test_layers_of_networks_have_three_directions(tune: Tune) -> None:
     code, out, err = tune("--networks", "resnet51", *EMULATED)
     assert (code, out) == (2, "")
     assert "tune.networks: expected some of resnet50" in err
-    _, out, _ = tune("--networks", "resnet50", "--batch", "2", "--kernels", "1", "--json", *EMULATED)
+    _, out, _ = tune("--networks", "resnet50", "--batch", "2", "--kernels", "1", "--json", "--arch", "sm_80", *EMULATED)
     lines = [json.loads(line)["case"] for line in out.splitlines()]
     assert len(lines) == 3 * 23
     assert all(" n=2 " in line for line in lines)
