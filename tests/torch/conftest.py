@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.torch.support import Face
+
+#: What torch says of parts of its own that it calls itself, in words that change from version to version.
+_TORCHS_OWN = ("ignore:.*torch\\.jit\\.:DeprecationWarning",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder):
+            for words in _TORCHS_OWN:
+                item.add_marker(pytest.mark.filterwarnings(words))
 
 
 @pytest.fixture(scope="module", params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -26,7 +26,6 @@ class Model(nn.Module):
         return ops.cross_entropy(self.linear(y + total), classes)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(which("g++") is None and which("gcc") is None, reason="Inductor needs a C++ compiler")
 def test_inductor_trains_as_eager_programs_do(face: Face) -> None:
     x = face.reals(5, 3, 6, 6, dtype=torch.float32)

@@ -217,7 +217,7 @@ def test_explain_shows_paths_and_reasons(face: Face) -> None:
 
 def test_profiles_name_the_case(face: Face) -> None:
     x, w = operands(face)
-    with face.enable(["convolution"]), torch.profiler.profile() as profile:
+    with face.enable(["convolution"]), torch.profiler.profile(acc_events=True) as profile:
         torch.conv2d(x, w)
     names = [event.key for event in profile.key_averages()]
     assert "lowdnn::convolution conv n=1 c=3 hw=6x6 k=4 rs=3x3 layout=nchw" in names
@@ -253,7 +253,6 @@ def test_functions_that_are_not_compiled_do_not_trace_lowdnn(face: Face) -> None
         assert counted() == native
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace. is:DeprecationWarning")
 def test_traces_record_pytorchs_operations(face: Face) -> None:
     x, w = operands(face)
     with face.enable(["convolution"]):
