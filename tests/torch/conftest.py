@@ -9,7 +9,7 @@ import pytest
 
 from tests.torch.support import Face
 
-#: What torch says of parts of its own that it calls itself, in words that change from version to version.
+#: Warnings of torch about parts of its own that it calls itself, in words that change from version to version.
 _TORCHS_OWN = ("ignore:.*torch\\.jit\\.:DeprecationWarning",)
 
 

@@ -116,7 +116,7 @@ def test_new_shapes_wait_while_a_graph_is_captured() -> None:
 
 
 def lowdnns_own(face: Face) -> dict[str, int]:
-    """What lowdnn has made so far: calls that it knows, and its handle's counts of plans, modules and compilations."""
+    """Counts of calls that lowdnn knows, and of the plans, modules and compilations of its handle."""
     from lowdnn.torch.registry import REGISTRY
 
     handle = REGISTRY._memories[face.device].handle(torch.device(face.torch_device, 0))
