@@ -63,14 +63,14 @@ def test_channels_last_stays_channels_last(face: Face) -> None:
 
 
 def test_a_view_that_is_not_aligned_is_taken(face: Face) -> None:
-    """Another plan runs than for an aligned view with the same dims."""
+    """Another plan runs than for an aligned view with the same dims. Winograd, which may be chosen, rounds."""
     x = face.integers(2 * 3 * 8 * 8 + 1, dtype=torch.float32)
     w = face.integers(4, 3, 3, 3, dtype=torch.float32)
 
     def convolved(x: Any, w: Any) -> Any:
         return [torch.nn.functional.conv2d(own.view(2, 3, 8, 8), w) for own in (x[:-1], x[1:])]
 
-    face.check(convolved, x, w, taken=BOTH, exact=True)
+    face.check(convolved, x, w, taken=BOTH)
 
 
 def test_second_gradients_are_equal(face: Face) -> None:
