@@ -194,7 +194,8 @@ def test_finalizing_statistics(caller: Caller, device: Runtime, is_training: boo
             Variant.PTR_BN_RUNNING_VAR: (1 - FACTOR) * variance + FACTOR * unbiased,
         }
     for label, values in expected.items():
-        np.testing.assert_allclose(plan.memory.get(at[label]), values, rtol=1e-4, err_msg=label.name)
+        # A bias may be a difference of two nearly equal numbers.
+        np.testing.assert_allclose(plan.memory.get(at[label]), values, rtol=1e-4, atol=1e-5, err_msg=label.name)
 
 
 def test_packs(caller: Caller, device: Runtime) -> None:
