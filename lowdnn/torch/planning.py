@@ -68,7 +68,8 @@ def prepare(
         handle = memory.handle(device)
         candidates = [_chosen(handle, step.graph, settings) for step in sketch.steps]
         prefers = memory.is_gpu and memory.prefers_fastest
-        if reason := native_is_preferred(candidates) if prefers else "":
+        reason = native_is_preferred(candidates) if prefers else ""
+        if reason:
             raise Declined(reason)
         slow_host = host_is_slower(overload.name, candidates) if prefers else ""
         if _will_have_gradients(tensors):

@@ -23,10 +23,8 @@ from lowdnn.torch.taken import Plans, kernel
 
 #: The devices by the name that ``enable`` takes.
 _MEMORIES: dict[str, Callable[[], Memory]] = {"cuda": CudaMemory, "emulated": EmulatedMemory}
-
-
+#: The values of ``prefer`` that ``enable`` takes.
 _PREFERENCES = ("fastest", "lowdnn")
-
 #: The most overrides that are kept behind their removal.
 _MOST_REMOVED = 64
 

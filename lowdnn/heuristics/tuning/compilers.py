@@ -49,6 +49,8 @@ class Compilers:
                 try:
                     self._asked[kernel] = self._threads.submit(self._compile, kernel)
                 except RuntimeError:
+                    if not self._is_open:
+                        raise
                     return  # the interpreter ends: a kernel is compiled when its plan is loaded
 
     def has(self, kernels: Iterable[KernelRef]) -> bool:
