@@ -32,9 +32,15 @@ HOST_TIMES = {
     "mm": HostTime(14, 23),
     "addmm": HostTime(19, 19),
     **{
-        f"_scaled_dot_product_{entry}_attention{pass_}": HostTime(90, 201)
-        for entry in ("flash", "efficient", "cudnn")
+        f"_scaled_dot_product_{kind}_attention{pass_}": HostTime(90, 201)
+        for kind in ("flash", "efficient", "cudnn")
         for pass_ in ("", "_backward")
+    },
+    # The entries that those call where they are left to torch.
+    **{
+        f"_{kind}_attention_{pass_}": HostTime(90, 201)
+        for kind in ("efficient", "cudnn")
+        for pass_ in ("forward", "backward")
     },
 }
 

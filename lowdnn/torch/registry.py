@@ -196,6 +196,8 @@ class _Installed:
         """Gives the operation back. Returns the override, which other threads may be running as long as it is kept."""
         own: object = torch.library.get_kernel(self._plans.overload.qualified_name, self._plans.memory.dispatch_key)
         self._library._destroy()
+        # torch has a set of what is registered from Python. The kernel below the override is still one of these.
+        torch.library._impls.update(self._registered)
         return own
 
     def _put(self) -> None:
@@ -205,6 +207,7 @@ class _Installed:
         namespace, name = overload.qualified_name.split("::")
         self._library = torch.library.Library(namespace, "IMPL")
         function = kernel(self._plans, self._call_native)
+        self._registered = {f"{namespace}/{name}/{key}"} & torch.library._impls
         self._library.impl(name, function, key, with_keyset=True, allow_override=True)
 
     def _call_native(self, *args: Any, **kwargs: Any) -> Any:

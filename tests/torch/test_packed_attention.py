@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,8 +11,6 @@ import pytest
 from tests.torch.support import Face
 
 torch: Any = pytest.importorskip("torch", reason="torch's operations are under test")
-
-_NAMES = {"_flash_attention_forward", "_flash_attention_backward"}
 
 
 def ends(lengths: Sequence[int], device: str) -> Any:
@@ -35,37 +34,56 @@ def attended(q: Any, k: Any, v: Any, of_q: Any, of_k: Any, window: tuple[int, in
     return torch.cat(found)
 
 
+def flash(q: Any, k: Any, v: Any, cu: list[Any], longest: list[int], window: tuple[int, int]) -> Any:
+    left, right = (None if bound < 0 else bound for bound in window)
+    return torch.ops.aten._flash_attention_forward(
+        q, k, v, *cu, *longest, 0.0, window == (-1, 0), False, window_size_left=left, window_size_right=right
+    )[0]  # fmt: skip
+
+
+def efficient(q: Any, k: Any, v: Any, cu: list[Any], longest: list[int], window: tuple[int, int]) -> Any:
+    rows = (own[None] for own in (q, k, v))
+    return torch.ops.aten._efficient_attention_forward(
+        *rows, None, *cu, *longest, 0.0, 2 if window == (-1, 0) else 0, True
+    )[0][0]  # fmt: skip
+
+
+def cudnn(q: Any, k: Any, v: Any, cu: list[Any], longest: list[int], window: tuple[int, int]) -> Any:
+    return torch.ops.aten._cudnn_attention_forward(
+        q, k, v, None, *cu, *longest, True, 0.0, window == (-1, 0)
+    )[0]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("of_q", "of_k", "heads", "window"),
+    ("entry", "of_q", "of_k", "heads", "window"),
     [
-        ([5, 17, 40], [5, 17, 40], 2, (-1, -1)),
-        ([5, 1, 40], [9, 20, 64], 1, (-1, 0)),
-        ([33, 130], [33, 140], 2, (6, 2)),
+        (flash, [5, 17, 40], [5, 17, 40], 2, (-1, -1)),
+        (flash, [5, 1, 40], [9, 20, 64], 1, (-1, 0)),
+        (flash, [33, 130], [33, 140], 2, (6, 2)),
+        (efficient, [5, 1, 40], [9, 20, 64], 2, (-1, 0)),
+        (efficient, [33, 70], [20, 90], 2, (-1, -1)),
+        (cudnn, [5, 17, 40], [5, 17, 40], 2, (-1, 0)),
+        (cudnn, [5, 1, 40], [9, 20, 64], 1, (-1, -1)),
     ],
 )
-def test_packed_sequences(face: Face, of_q: list[int], of_k: list[int], heads: int, window: tuple[int, int]) -> None:
+def test_packed_sequences(
+    face: Face, entry: Callable[..., Any], of_q: list[int], of_k: list[int], heads: int, window: tuple[int, int]
+) -> None:
     device, size = face.torch_device, 32
     q = face.reals(sum(of_q), 2, size, dtype=torch.bfloat16)
     k, v = (face.reals(sum(of_k), heads, size, dtype=torch.bfloat16) for _ in range(2))
-    cu_q, cu_k = ends(of_q, device), ends(of_k, device)
-
-    def flash(q: Any, k: Any, v: Any) -> Any:
-        left, right = (None if bound < 0 else bound for bound in window)
-        return torch.ops.aten._flash_attention_forward(
-            q, k, v, cu_q, cu_k, max(of_q), max(of_k), 0.0, window == (-1, 0), False, window_size_left=left,
-            window_size_right=right,
-        )[0]  # fmt: skip
-
+    cu = [ends(of_q, device), ends(of_k, device)]
     leaves = [leaf.requires_grad_() for leaf in (q, k, v)]
     before = face.counts()
     with face.enable(["attention"]):
-        o = flash(*leaves)
+        o = entry(*leaves, cu, [max(of_q), max(of_k)], window)
         weights = torch.arange(o.numel(), device=device).remainder(3).reshape(o.shape)
         gradients = torch.autograd.grad((o.double() * weights).sum(), leaves)
-    assert {key[0] for key, calls in face.counts().items() if not key[1] and calls != before.get(key, 0)} == _NAMES
+    names = {f"_{entry.__name__}_attention_{part}" for part in ("forward", "backward")}
+    assert {key[0] for key, calls in face.counts().items() if not key[1] and calls != before.get(key, 0)} == names
     wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
     shared = [wide[0], *(leaf.repeat_interleave(2 // heads, 1) for leaf in wide[1:])]
-    wanted = attended(*shared, cu_q, cu_k, window)
+    wanted = attended(*shared, *cu, window)
     exact = torch.autograd.grad((wanted * weights).sum(), wide)
     for own, other in zip((o, *gradients), (wanted, *exact), strict=True):
         assert own.shape == other.shape
@@ -81,6 +99,105 @@ def test_varlen_attn(face: Face) -> None:
         o = varlen.varlen_attn(q, k, v, cu, cu, 30, 30)
     wanted = attended(q.double(), k.double(), v.double(), cu, cu, (-1, -1))
     assert (o.double() - wanted).abs().max() <= 5e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["efficient", "cudnn"])
+def test_entries_of_packed_sequences_take_batches(face: Face, kind: str, causal: bool) -> None:
+    """Memory-efficient attention has rows in front of heads, cuDNN's behind them."""
+    q, k, v = (face.reals(2, 24, 24, 32, dtype=torch.float16) for _ in range(3))
+    leaves = [leaf.requires_grad_() for leaf in (q, k, v)]
+    before = face.counts()
+    with face.enable(["attention"]):
+        if kind == "efficient":
+            o = torch.ops.aten._efficient_attention_forward(*leaves, *[None] * 5, 0.0, int(causal), True)[0]
+        else:
+            o = torch.ops.aten._cudnn_attention_forward(*leaves, *[None] * 3, 24, 24, True, 0.0, causal)[0]
+        gradients = torch.autograd.grad(o.double().square().sum(), leaves)
+    names = {f"_{kind}_attention_{part}" for part in ("forward", "backward")}
+    assert {key[0] for key, calls in face.counts().items() if not key[1] and calls != before.get(key, 0)} == names
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    moved = [leaf.transpose(1, 2) if kind == "efficient" else leaf for leaf in wide]
+    wanted = torch.nn.functional.scaled_dot_product_attention(*moved, is_causal=causal)
+    wanted = wanted.transpose(1, 2) if kind == "efficient" else wanted
+    exact = torch.autograd.grad(wanted.square().sum(), wide)
+    for own, other in zip((o, *gradients), (wanted, *exact), strict=True):
+        assert own.shape == other.shape
+        assert (own.double() - other).abs().max() <= 1e-2 * max(1.0, other.abs().max().item())
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_what_entries_of_gpus_return(is_packed: bool) -> None:
+    """Shapes, strides and types are those that torch announces, or cuDNN's entry has, for which it announces none."""
+    from lowdnn.torch.operations.lengths_attention import OVERLOADS
+    from lowdnn.torch.sketch import Sketch
+
+    lengths = (ends([5, 7], "cpu"), ends([9, 3], "cpu"), 7, 9) if is_packed else (None, None, 12, 12)
+    q, k, v = (torch.empty(1, 12, 2, 32, dtype=torch.bfloat16) for _ in range(3))
+    arguments = {
+        "_efficient_attention_forward": (q, k, v, None, *lengths, 0.0, 1, True),
+        "_cudnn_attention_forward": (*((q[0], k[0], v[0]) if is_packed else (q, k, v)), None, *lengths, True),
+    }
+    found = {}
+    for overload in OVERLOADS:
+        if overload.name in arguments:
+            tensors, numbers = overload.read(*arguments[overload.name])
+            sketch = Sketch(tensors, 16)
+            places = overload.sketch(sketch, *numbers)
+            found[overload.name] = [
+                sketch.new[place - len(tensors)] if isinstance(place, int) else getattr(place, "value", None)
+                for place in places
+            ]
+    metas = [own.to("meta") if isinstance(own, torch.Tensor) else own
+             for own in arguments["_efficient_attention_forward"]]  # fmt: skip
+    announced = torch.ops.aten._efficient_attention_forward(*metas)
+    for own, wanted in zip(found["_efficient_attention_forward"], announced, strict=True):
+        if isinstance(wanted, torch.Tensor):
+            assert (own.shape, own.strides, own.dtype) == (tuple(wanted.shape), wanted.stride(), wanted.dtype)
+        else:
+            assert own == wanted
+    o, stats, *rest = found["_cudnn_attention_forward"]
+    assert o.shape == ((12, 2, 32) if is_packed else (1, 12, 2, 32))
+    assert stats.shape == ((12, 2, 1) if is_packed else (1, 12, 2, 1))
+    assert rest[:4] == [None, None, *((7, 9) if is_packed else (2, 2))]
+    assert rest[6] is None
+
+
+def test_statistics_of_padded_sequences_are_complete_for_torchs_gradient() -> None:
+    """Behind the last query of each sequence torch's kernel expects infinity."""
+    from lowdnn.torch.operations.lengths_attention import efficient_backward_native
+
+    seen: list[Any] = []
+    for cu, lengths in ((ends([5, 20], "cpu"), [5, 20]), (None, [25])):
+        q, stats = torch.zeros(1, 25, 2, 8), torch.zeros(len(lengths), 2, 32)
+        arguments = (q, q, q, q, None, q, cu, cu, 20, 20, stats)
+        efficient_backward_native(lambda keys, *args: seen.append(args[10]), None, *arguments)
+        for own, length in zip(seen[-1], lengths, strict=True):
+            assert torch.equal(own.isinf(), (torch.arange(32) >= length).expand(2, -1))
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"dropout": 0.5}, "dropout, whose random numbers are torch's own"),
+        ({"window": 4}, "a window of the caller's"),
+        ({"bias": True}, "a bias of packed sequences"),
+        ({"cu": torch.int64}, "offsets of int64"),
+        ({"dtype": torch.float32}, "float32 of dims [1, 12, 2, 32]"),
+        ({"batch": 2}, "float16 of dims [2, 12, 2, 32]"),
+    ],
+)
+def test_calls_that_efficient_attention_computes(face: Face, changed: dict[str, Any], reason: str) -> None:
+    q = face.reals(changed.get("batch", 1), 12, 2, 32, dtype=changed.get("dtype", torch.float16))
+    cu = ends([12], face.torch_device).to(changed.get("cu", torch.int32))
+    bias = face.reals(1, 2, 12, 12, dtype=torch.float16) if "bias" in changed else None
+    key = "_efficient_attention_forward", reason
+    before = face.counts().get(key, 0)
+    with face.enable(["attention"]), suppress(NotImplementedError, RuntimeError):
+        torch.ops.aten._efficient_attention_forward(
+            q, q, q, bias, cu, cu, 12, 12, changed.get("dropout", 0.0), 0, window_size=changed.get("window")
+        )
+    assert face.counts()[key] == before + 1
 
 
 @pytest.mark.parametrize("changed", ["dropout", "types", "not packed"])

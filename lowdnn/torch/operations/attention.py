@@ -45,6 +45,7 @@ class Form:
     stats_strides: the log-sum-exp's, from (batch, heads, queries).  stats_rows: its extent for so many queries.
     rest: the results behind it.  is_like: whether o and gradients have the strides of q, k and v; otherwise they are
     stored by rows of all heads.  has_last_axis: whether the log-sum-exp has a last axis of extent 1.
+    has_rows_first: whether q, k, v, o and gradients are (batch, rows, heads, size), not (batch, heads, rows, size).
     """
 
     stats_strides: Callable[[Dims], Dims]
@@ -52,6 +53,21 @@ class Form:
     rest: Callable[[Sketch], tuple[Any, ...]]
     is_like: bool
     has_last_axis: bool = False
+    has_rows_first: bool = False
+
+    @property
+    def axes(self) -> Dims:
+        """Where batch, heads, rows and size are among the axes of q, k and v."""
+        return (0, 2, 1, 3) if self.has_rows_first else (0, 1, 2, 3)
+
+    def extents(self, tensor: Any) -> Dims:
+        """[batch, heads, rows, size]"""
+        return tuple(tensor.shape[axis] for axis in self.axes)
+
+    def layout(self, sketch: Sketch, place: int) -> tuple[Dims, Dims]:
+        """Dims and strides in graphs of what lies at a place."""
+        shape, strides = sketch.shape_at(place), sketch.strides_at(place)
+        return tuple(shape[axis] for axis in self.axes), tuple(strides[axis] for axis in self.axes)
 
 
 def read_flash(
@@ -109,7 +125,7 @@ def forward(form: Form) -> Callable[..., Result]:
         sketch: Sketch, dropout: float, causal: bool, scale: float | None, has_stats: bool, has_mask: bool
     ) -> Result:
         q, _, v, _ = sketch.tensors
-        _check(sketch, dropout, causal)
+        _check(sketch, form, dropout, causal)
         if has_mask:
             raise Declined("a mask to debug with")
         shape = (*q.shape[:3], v.shape[3])
@@ -117,12 +133,12 @@ def forward(form: Form) -> Callable[..., Result]:
         stats = _allocate_stats(sketch, form, q, has_stats)
         graph = AttentionGraph(sketch)
         made, log_sum_exp = graph.pygraph.sdpa(
-            graph.at(_Q), graph.at(_K), graph.at(_V), attn_scale=scale_of(q, scale), bias=graph.bias(),
-            use_causal_mask=causal, generate_stats=has_stats,
+            *(graph.at(place, *form.layout(sketch, place)) for place in (_Q, _K, _V)), attn_scale=scale_of(q, scale),
+            use_causal_mask=causal, bias=graph.bias(), generate_stats=has_stats,
         )  # fmt: skip
-        graph.bind(made, o)
+        graph.bind(made, o, *form.layout(sketch, o))
         if log_sum_exp is not None:
-            graph.bind(log_sum_exp, stats, *_stats_layout(q, sketch.strides_at(stats)))
+            graph.bind(log_sum_exp, stats, *_stats_layout(form, q, sketch.strides_at(stats)))
         sketch.add_step(graph.built(), graph.places)
         return (o, stats, *form.rest(sketch))
 
@@ -132,19 +148,19 @@ def forward(form: Form) -> Callable[..., Result]:
 def backward(form: Form) -> Callable[..., Result]:
     def sketched(sketch: Sketch, dropout: float, causal: bool, scale: float | None, mask: tuple[bool, ...]) -> Result:
         q, k, v, *_ = sketch.tensors
-        _check(sketch, dropout, causal)
+        _check(sketch, form, dropout, causal)
         if any(mask[3:]):
             raise Declined("a gradient of the bias")
         places = [sketch.allocate(own.shape, own.dtype, _strides(form, own, own.shape)) for own in (q, k, v)]
         graph = AttentionGraph(sketch)
-        stats = graph.at(_STATS, *_stats_layout(q, tuple(sketch.tensors[_STATS].stride())))
+        stats = graph.at(_STATS, *_stats_layout(form, q, tuple(sketch.tensors[_STATS].stride())))
         gradients = graph.pygraph.sdpa_backward(
-            graph.at(_Q), graph.at(_K), graph.at(_V), graph.at(_O), graph.at(_DO), stats,
+            *(graph.at(place, *form.layout(sketch, place)) for place in (_Q, _K, _V, _O, _DO)), stats,
             attn_scale=scale_of(q, scale), bias=graph.bias(), use_causal_mask=causal,
             use_deterministic_algorithm=sketch.is_deterministic,
         )  # fmt: skip
         for tensor, place in zip(gradients, places, strict=True):
-            graph.bind(tensor, place)
+            graph.bind(tensor, place, *form.layout(sketch, place))
         sketch.add_step(graph.built(), graph.places)
         return tuple(place if asked else None for place, asked in zip((*places, 0), (*mask, False), strict=False))[
             : len(mask)
@@ -220,21 +236,23 @@ class _Written(pygraph):
         return self._graph_or_raise()
 
 
-def _check(sketch: Sketch, dropout: float, causal: bool) -> None:
+def _check(sketch: Sketch, form: Form, dropout: float, causal: bool) -> None:
     q, k, v, *others = sketch.tensors
     for tensor in (q, k, v, *others[1:2], *others[3:]):
         if tensor.dtype not in _NARROW or tensor.dtype != q.dtype:
             raise Declined(f"{name_of(tensor.dtype)}, where float16 or bfloat16 is expected")
         if len(tensor.shape) != 4:
-            raise Declined(f"dims {list(tensor.shape)}, where [batch, heads, rows, size] are expected")
+            axes = "[batch, rows, heads, size]" if form.has_rows_first else "[batch, heads, rows, size]"
+            raise Declined(f"dims {list(tensor.shape)}, where {axes} are expected")
     if dropout:
         raise Declined("dropout, whose random numbers are torch's own")
-    if causal and q.shape[2] != k.shape[2]:
-        raise Declined(f"a causal mask of {q.shape[2]} queries and {k.shape[2]} keys")
+    queries, keys = form.extents(q)[2], form.extents(k)[2]
+    if causal and queries != keys:
+        raise Declined(f"a causal mask of {queries} queries and {keys} keys")
 
 
 def _allocate_stats(sketch: Sketch, form: Form, q: Any, has_stats: bool) -> int:
-    batch, heads, queries, _ = q.shape
+    batch, heads, queries, _ = form.extents(q)
     dims = (batch, heads, form.stats_rows(queries) if has_stats else 0)
     strides = form.stats_strides(dims)
     if form.has_last_axis:
@@ -242,9 +260,9 @@ def _allocate_stats(sketch: Sketch, form: Form, q: Any, has_stats: bool) -> int:
     return sketch.allocate(dims, torch.float32, strides)
 
 
-def _stats_layout(q: Any, strides: Dims) -> tuple[Dims, Dims]:
+def _stats_layout(form: Form, q: Any, strides: Dims) -> tuple[Dims, Dims]:
     """Dims and strides of the statistics in a graph, from the strides that torch gives them."""
-    return (*q.shape[:3], 1), (*strides[:3], 1)
+    return (*form.extents(q)[:3], 1), (*strides[:3], 1)
 
 
 def scale_of(q: Any, scale: float | None) -> float:
@@ -254,7 +272,7 @@ def scale_of(q: Any, scale: float | None) -> float:
 def _strides(form: Form, like: Any, shape: Sequence[int]) -> Dims:
     dims = tuple(shape)
     if not form.is_like:
-        return packed_strides(dims, (0, 2, 1, 3))
+        return packed_strides(dims, None if form.has_rows_first else (0, 2, 1, 3))
     strides = like.stride()
     return packed_strides(dims, tuple(sorted(range(4), key=lambda axis: -strides[axis])))
 
@@ -276,7 +294,8 @@ def _as_many(queries: int) -> int:
     return queries
 
 
-def _rounded_up(queries: int) -> int:
+def efficient_rows(queries: int) -> int:
+    """The rows of statistics that the memory-efficient kernels have for so many queries."""
     return -(-queries // _EFFICIENT_ROWS) * _EFFICIENT_ROWS
 
 
@@ -293,10 +312,20 @@ def flash_state(sketch: Sketch, q: Any) -> tuple[int, int, int]:
 
 def _cudnn_rest(sketch: Sketch) -> tuple[Any, ...]:
     q, k = sketch.tensors[_Q], sketch.tensors[_K]
-    return None, None, Constant(q.shape[2]), Constant(k.shape[2]), *_efficient_rest(sketch), None
+    return None, None, Constant(q.shape[2]), Constant(k.shape[2]), *random_state(sketch), None
 
 
 def _efficient_rest(sketch: Sketch) -> tuple[Any, ...]:
+    return random_state(sketch)
+
+
+def _efficient_rows_rest(sketch: Sketch) -> tuple[Any, ...]:
+    q, k = sketch.tensors[_Q], sketch.tensors[_K]
+    return *random_state(sketch), Constant(q.shape[1]), Constant(k.shape[1])
+
+
+def random_state(sketch: Sketch) -> tuple[int, int]:
+    """The places of a seed and an offset, which nothing reads without dropout."""
     return sketch.allocate((), torch.int64), sketch.allocate((), torch.int64)
 
 
@@ -305,8 +334,10 @@ def _cpu_rest(sketch: Sketch) -> tuple[Any, ...]:
 
 
 _FLASH = Form(_packed, _as_many, _flash_rest, is_like=True)
-_EFFICIENT = Form(_packed, _rounded_up, _efficient_rest, is_like=False)
-_CUDNN = Form(_packed, _as_many, _cudnn_rest, is_like=True, has_last_axis=True)
+_EFFICIENT = Form(_packed, efficient_rows, _efficient_rest, is_like=False)
+CUDNN = Form(_packed, _as_many, _cudnn_rest, is_like=True, has_last_axis=True)
+EFFICIENT_ROWS_FORWARD = Form(_packed, efficient_rows, _efficient_rows_rest, is_like=False, has_rows_first=True)
+EFFICIENT_ROWS_BACKWARD = Form(_packed, efficient_rows, _efficient_rows_rest, is_like=True, has_rows_first=True)
 _CPU_FORWARD = Form(_by_rows, _as_many, _cpu_rest, is_like=True)
 _CPU_BACKWARD = Form(_by_rows, _as_many, _cpu_rest, is_like=False)
 
@@ -323,8 +354,8 @@ OVERLOADS = (
         "efficient_attention_backward", read_efficient_backward, backward(_EFFICIENT), keys=("CUDA",),
         fallback=efficient_backward_native,
     ),
-    _overload("cudnn_attention", read_efficient, forward(_CUDNN), keys=("CUDA",)),
-    _overload("cudnn_attention_backward", read_cudnn_backward, backward(_CUDNN), keys=("CUDA",)),
+    _overload("cudnn_attention", read_efficient, forward(CUDNN), keys=("CUDA",)),
+    _overload("cudnn_attention_backward", read_cudnn_backward, backward(CUDNN), keys=("CUDA",)),
     _overload("flash_attention_for_cpu", read_cpu, forward(_CPU_FORWARD), keys=("CPU",)),
     _overload("flash_attention_for_cpu_backward", read_cpu_backward, backward(_CPU_BACKWARD), keys=("CPU",)),
 )  # fmt: skip
