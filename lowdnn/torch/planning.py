@@ -67,7 +67,8 @@ def prepare(
         result = overload.sketch(sketch, *numbers)
         handle = memory.handle(device)
         candidates = [_chosen(handle, step.graph, settings) for step in sketch.steps]
-        prefers = memory.is_gpu and memory.prefers_fastest
+        # No preference where the native kernel cannot go on from what lowdnn has saved in the forward pass.
+        prefers = memory.is_gpu and memory.prefers_fastest and overload.fallback is None
         reason = native_is_preferred(candidates) if prefers else ""
         if reason:
             raise Declined(reason)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.torch.support import Face
 
-#: Warnings of torch about parts of its own that it calls itself, in words that change from version to version.
-_TORCHS_OWN = ("ignore:.*torch\\.jit\\.:DeprecationWarning",)
+#: Warnings of torch about parts of its own that it calls itself, in words that change from version to version, and
+#: inductor's advice to allow TF32.
+_TORCHS_OWN = ("ignore:.*torch\\.jit\\.:DeprecationWarning", "ignore:TensorFloat32 tensor cores:UserWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -37,15 +37,19 @@ def memory(stream: Stream) -> Iterator[Any]:
     found.close()
 
 
-def called(memory: Any) -> tuple[Callable[..., Any], Any, Any]:
-    """The kernel of ``mm``, one of its operands, and the counts; the native kernel answers "native"."""
+def called(memory: Any, **changed: Any) -> tuple[Callable[..., Any], Any, Any]:
+    """The kernel of ``mm``, one of its operands, and the counts; the native kernel answers "native".
+
+    changed: fields of the operation's declaration.
+    """
     from lowdnn.torch.catalog import OVERLOADS
     from lowdnn.torch.counts import PathCounts
     from lowdnn.torch.taken import Plans, kernel
 
     counts = PathCounts()
     product = next(overload for overload in OVERLOADS if overload.name == "mm")
-    return kernel(Plans(product, memory, counts), lambda *_: "native"), torch.eye(16), counts
+    function = kernel(Plans(replace(product, **changed), memory, counts), lambda *_: "native")
+    return function, torch.eye(16), counts
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,15 @@ def test_calls_in_a_capture_run_on_lowdnn(memory: Any, stream: Stream, monkeypat
     stream.captures = False
     assert function(None, x, x) == "native"
     assert {path.calls: bool(path.reason) for path in counts.snapshot()} == {2: True, 1: False}
+
+
+def test_gradients_that_the_native_kernel_cannot_compute_run_on_lowdnn(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(1.0, 1e6)})
+    monkeypatch.setattr(preference, "_MOST_LAUNCHES", 0)
+    function, x, _ = called(memory, fallback=lambda native, *args: native(*args))
+    assert torch.equal(function(None, x, x), x)
 
 
 def test_lowdnn_may_be_preferred(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,11 @@ def rows(face: Face, m: int, n: int, dtype: Any = torch.float8_e4m3fn) -> Any:
     return face.reals(m, n, dtype=torch.float32).to(dtype)
 
 
+def accumulated(face: Face, a: Any, b: Any) -> Any:
+    """How far sums of fp8 products may be off on a GPU: its cores cut off what lies 13 bits below the largest term."""
+    return (2.0**-13 if face.device == "cuda" else 0.0) * (a.double().abs() @ b.double().abs())
+
+
 def taken(face: Face, name: str, call: Any) -> Any:
     before = face.counts().get((name, ""), 0)
     with face.enable(["quantised_matmul"]):
@@ -32,7 +37,8 @@ def test_scales_of_tensors(face: Face, other: Any, out: Any) -> None:
     y = taken(face, "_scaled_mm", lambda: torch._scaled_mm(a, b, *scales, bias=bias, out_dtype=out))
     wanted = a.double() @ b.double() * (0.75 * torch.tensor(0.3).double()) + (0 if bias is None else bias.double())
     assert y.dtype == out
-    assert (y.double() - wanted).abs().max() <= 2 * max(torch.finfo(out).eps, 2e-6) * wanted.abs().max()
+    allowed = 2 * max(torch.finfo(out).eps, 2e-6) * wanted.abs().max() + 0.75 * 0.3 * accumulated(face, a, b)
+    assert ((y.double() - wanted).abs() <= allowed).all()
 
 
 def test_scales_of_rows_and_columns(face: Face) -> None:
@@ -51,7 +57,7 @@ def test_scales_by_recipes(face: Face) -> None:
         face, "_scaled_mm_v2",
         lambda: torch.ops.aten._scaled_mm_v2(a, b, [one], [0], [0], [2 * one], [0], [0], None, torch.float32),
     )  # fmt: skip
-    torch.testing.assert_close(y, (2 * (a.double() @ b.double())).float(), rtol=1e-4, atol=1e-4)
+    assert ((y.double() - 2 * (a.double() @ b.double())).abs() <= 1e-4 + 2 * accumulated(face, a, b)).all()
 
 
 def test_integers(face: Face) -> None:
