@@ -57,7 +57,7 @@ CALLS = {
     ("sm_90a", "conv n={} c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dtype=bf16"): 13500,
     ("sm_90a", "conv n={} c=32 hw=112x112 k=32 rs=3x3 pad=1 groups=32 dtype=bf16"): 11000,
     ("sm_80", "conv n={} c=32 hw=112x112 k=32 rs=3x3 pad=1 groups=32 dir=wgrad dtype=bf16"): 17500,
-    ("sm_80", "conv n={} c=96 hw=35x35 k=96 rs=3x3 pad=1 dir=wgrad dtype=bf16"): 5300,
+    ("sm_80", "conv n={} c=96 hw=35x35 k=96 rs=3x3 pad=1 dir=wgrad dtype=bf16"): 11500,
 }
 
 

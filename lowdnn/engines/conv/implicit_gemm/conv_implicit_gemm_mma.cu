@@ -31,7 +31,7 @@ typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, tr
 typedef EpilogueTile<Product> Epilogue;
 typedef Epilogue::Reductions<COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR> Reductions;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
-template <class Tile> using Pixels = PixelOperand<TYPE, Tile, ALIGNMENT, Product::THREADS, SPATIAL, TAP_MASK>;
+template <class Tile> using Pixels = PixelOperand<TYPE, Tile, ALIGNMENT, Product::THREADS, TAPS_INSIDE<SPATIAL>>;
 template <class Tile> using Filters = StridedOperand<TYPE, Tile, ALIGNMENT, Product::THREADS>;
 
 struct Numbers : Reductions::Output {

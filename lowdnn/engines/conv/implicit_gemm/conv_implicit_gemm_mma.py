@@ -73,7 +73,7 @@ class Params:
     STAGES: int
     ALIGNMENT: int
     SPATIAL: int
-    TAP_MASK: str
+    TAPS_INSIDE: str
     PIXELS_ARE_COLUMNS: int
     OUTPUT_RANK: int
     ROW_AXES: int
@@ -92,7 +92,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
     limits = reduced(ConvolutionOperation)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses data types without an mma instruction, narrow groups, very large filters and slow reductions."""
+        """Refuses data types without an mma instruction, narrow groups and slow reductions."""
         problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
@@ -281,14 +281,15 @@ def _kernel(geometry: MmaGeometry, cut: MmaCut, vector: int, target: str) -> Ker
         STAGES=tile.stages,
         ALIGNMENT=geometry.unit_bytes,
         SPATIAL=len(geometry.taps),
-        TAP_MASK=geometry.mask_type,
+        TAPS_INSIDE=geometry.taps_inside,
         PIXELS_ARE_COLUMNS=int(geometry.pixels_are_columns),
         OUTPUT_RANK=cut.output.space.rank,
         ROW_AXES=cut.output.row_axes,
         VECTOR=1 if cut.is_split else vector,
         SPLIT_K=int(cut.is_split),
     )
-    layout = f"{params.SPATIAL}d_{params.TAP_MASK}_a{params.ALIGNMENT}{'_t' if geometry.pixels_are_columns else ''}"
+    form = "masks" if params.TAPS_INSIDE == "TapMasks" else "bounds"
+    layout = f"{params.SPATIAL}d_{form}_a{params.ALIGNMENT}{'_t' if geometry.pixels_are_columns else ''}"
     return cut.kernel("conv/implicit_gemm/conv_implicit_gemm_mma.cu", layout, params, vector, target)
 
 

@@ -93,9 +93,9 @@ class MmaGeometry:
         return prod(self.taps) * self.group_channels
 
     @property
-    def mask_type(self) -> str:
-        """The smallest integer that has, for each axis, one bit more than its taps."""
-        return "u32" if max(self.taps) < 32 // len(self.taps) else "u64"
+    def taps_inside(self) -> str:
+        """How the kernel tells the taps inside x (``taps_inside.cuh``): by bits, where each axis has one to spare."""
+        return "TapMasks" if max(self.taps) < 32 // len(self.taps) else "TapBounds"
 
     @cached_property
     def product(self) -> Product:
@@ -152,13 +152,10 @@ class MmaGeometry:
 
     def refuse_shape(self, x: str, w: str) -> str:
         """Why the kernel cannot take the extents of the tensors named ``x`` and ``w``, or an empty string."""
-        spatial = len(self.taps)
         group_channels = self.operation.w.dims[1]
         if self.operation.groups > 1 and min(group_channels, self.group_filters) < _MIN_GROUP_EXTENT:
             got = f"{group_channels} and {self.group_filters}"
             return f"{w}.dims: expected at least {_MIN_GROUP_EXTENT} channels and filters in a group, got {got}"
-        if max(self.taps) >= 64 // spatial:
-            return f"{w}.dims: expected at most {64 // spatial - 1} taps along an axis, got {max(self.taps)}"
         geometry = self.operation.convolution
         positions = zip(self.operation.x.dims[2:], geometry.pre_paddings, geometry.post_paddings, strict=True)
         strides, unit = self._x_strides, self.unit_bytes // self.operation.x.element_bytes
@@ -169,6 +166,7 @@ class MmaGeometry:
             ("input positions", self.operation.x.element_count // self.operation.x.dims[1], MAX_INDEX),
             ("filters", self.operation.w.dims[0], MAX_INDEX),
             ("bytes along k", self.depth * self.operation.x.element_bytes, MAX_INDEX),
+            ("positions along an axis and its padding", max(padded), MAX_INDEX),
             (f"units of {self.unit_bytes} bytes in x", reach // unit, MAX_INDEX),
             ("tiles of 64 x 64", self.product.smallest_tiles, MAX_GRID_X),
         )

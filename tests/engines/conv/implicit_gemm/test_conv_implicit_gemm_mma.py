@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, NumericalNote, PointwiseMode
@@ -15,11 +17,21 @@ from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.pairs import paired
-from tests.support.running import POLICIES, check_close, check_exact
+from tests.support.data import fresh_seed
+from tests.support.pairs import in_turn, paired
+from tests.support.running import POLICIES, check_close, check_exact, check_outputs
 
 ENGINE = ConvImplicitGemmMma()
 TYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT, DataType.INT8)
+
+#: Filters that are too wide for masks of taps, where tiles are larger than what is left of rows and of k.
+WIDE = (
+    "n=2 c=4 hw=70 k=8 rs=67 pad=33:9",
+    "n=1 c=4 hw=3x140 k=8 rs=1x67 stride=1x2 dil=1x2 pad=0x20 mode=flipped",
+    "n=1 c=12 hw=37x5 k=8 rs=33x2 pad=7:4x1 mode=flipped",
+    "n=3 c=8 hw=18x18 k=8 rs=17x16 pad=3:1x2 stride=2",
+    "n=1 c=8 hw=4x5x21 k=8 rs=2x2x11 pad=1x0x3 stride=1x2x1 dil=1x1x2 mode=flipped",
+)
 
 
 def compute_type(data_type: DataType) -> DataType:
@@ -73,6 +85,44 @@ def test_separate_paddings_and_a_flipped_filter(device: Runtime) -> None:
     w = builder.tensor((16, 8, 3, 4), DataType.HALF)
     builder.convolution(x, w, geometry=geometry, store=DataType.HALF)
     check_exact(device, ENGINE, builder.graph(), length=8 * 12)
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("line", WIDE)
+def test_wide_filters(device: Runtime, line: str, layout: str) -> None:
+    case = parse_case(f"conv {line} layout={layout} dtype=bf16")
+    plan = check_exact(device, ENGINE, case.graph(), length=case.length, choices=knobs(32, 32))
+    assert dict(plan.kernels[-1].parameters)["TAPS_INSIDE"] == "TapBounds"
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [
+        ("hw=37 rs=31", "TapMasks"),
+        ("hw=37 rs=32", "TapBounds"),
+        ("hw=18x17 rs=15x1", "TapMasks"),
+        ("hw=18x17 rs=1x16", "TapBounds"),
+        ("hw=3x2x14 rs=1x2x9", "TapMasks"),
+        ("hw=3x2x14 rs=1x2x10", "TapBounds"),
+        ("hw=11x2x2 rs=9x1x1", "TapMasks"),
+    ],
+)
+def test_the_widest_filters_with_masks(device: Runtime, line: str, form: str) -> None:
+    case = parse_case(f"conv n=2 c=4 k=8 {line} dtype=fp16")
+    plan = check_exact(device, ENGINE, case.graph(), length=case.length, choices=knobs(32, 32))
+    assert dict(plan.kernels[-1].parameters)["TAPS_INSIDE"] == form
+
+
+@pytest.mark.parametrize("mode", ["", "mode=flipped"])
+@pytest.mark.parametrize("taps", [5, 33])
+def test_nan_behind_the_last_tap_does_not_spread(device: Runtime, taps: int, mode: str) -> None:
+    """k ends within a tile, whose rest would reach the NaN: no output reads them."""
+    case = parse_case(f"conv n=2 c=4 hw={taps + 3} k=8 rs={taps} stride=4 {mode} dtype=fp16")
+    graph, seed = case.graph(), fresh_seed()
+    inputs = case.inputs(seed, exact=True)
+    inputs[graph.operations[0].x.uid][:, :, taps:] = np.nan  # type: ignore[union-attr]
+    plan = ENGINE.plan(graph, SM_90A, knobs(32, 32))
+    check_outputs(device, plan, graph, inputs, case.length, f"seed {seed}")
 
 
 @pytest.mark.parametrize(("channels", "unit_bytes"), [(1, 8), (3, 8), (4, 8), (5, 16), (12, 8), (24, 16)])
@@ -171,6 +221,16 @@ def test_every_scheduling_policy(scheduled: Runtime, layout: Layout, splits: int
     check_exact(scheduled, ENGINE, graph, length=144, choices=knobs(64, 64, splits))
 
 
+@paired(
+    (("line", "checked"), in_turn(WIDE, (*POLICIES, "fuzz(7),early,races"))),
+    ("splits", [1, 2]),
+    fixtures=["checked"],
+)
+def test_wide_filters_under_every_policy(checked: Runtime, line: str, splits: int) -> None:
+    case = parse_case(f"conv {line} dtype=fp16")
+    check_exact(checked, ENGINE, case.graph(), length=case.length, choices=knobs(32, 32, splits))
+
+
 def test_real_numbers(device: Runtime) -> None:
     half = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.HALF, pads=(1, 1))
     check_close(device, ENGINE, half, length=288)
@@ -199,13 +259,11 @@ def test_refusals_name_field_limit_and_value() -> None:
     assert "x.data_type: expected one of HALF" in reason(double)
     narrow = convolution_graph((1, 16, 6, 6), (16, 4, 3, 3), data_type=DataType.HALF)
     assert "expected at least 8 channels and filters in a group, got 4 and 4" in reason(narrow)
-    wide = convolution_graph((1, 8, 3, 40), (8, 8, 1, 32), data_type=DataType.HALF)
-    assert "expected at most 31 taps along an axis, got 32" in reason(wide)
-    refusal = ENGINE.refuse(wide, SM_90A)
+    refusal = ENGINE.refuse(narrow, SM_90A)
     assert refusal is not None
     assert refusal.status is Status.NOT_SUPPORTED_SHAPE
-    with pytest.raises(NotSupportedError, match="taps"):
-        ENGINE.plan(wide, SM_90A, {})
+    with pytest.raises(NotSupportedError, match="channels and filters"):
+        ENGINE.plan(narrow, SM_90A, {})
 
 
 def test_offsets_past_32_bits_are_refused() -> None:
@@ -215,3 +273,15 @@ def test_offsets_past_32_bits_are_refused() -> None:
     refusal = ENGINE.refuse(OperationGraph([replace(operation, x=far)]), SM_90A)  # type: ignore[type-var]
     assert refusal is not None
     assert "units of 16 bytes in x" in str(refusal)
+
+
+def test_paddings_past_32_bits_are_refused() -> None:
+    """Also where x repeats its elements along the axis, so that all lie side by side."""
+    geometry = Convolution(DataType.FLOAT, 2, (0, 2**30), (0, 2**30), (1, 2**20), (1, 1))
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
+    x = builder.tensor((1, 16, 4, 4), DataType.HALF, strides=(64, 1, 16, 0))
+    w = builder.tensor((16, 16, 1, 1), DataType.HALF)
+    builder.convolution(x, w, geometry=geometry, store=DataType.HALF)
+    refusal = ENGINE.refuse(builder.graph(), SM_90A)
+    assert refusal is not None
+    assert "positions along an axis and its padding, got 4294967300" in str(refusal)

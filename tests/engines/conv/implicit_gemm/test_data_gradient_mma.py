@@ -23,6 +23,11 @@ from tests.support.runtime import open_runtime
 ENGINE = ConvImplicitGemmMma()
 LAYOUTS = ("nhwc", "nchw")
 
+#: Filters that are too wide for masks of taps.
+WIDE = (
+    "n=1 c=8 hw=40x3 k=4 rs=33x3 pad=2:5x1",
+    "n=1 c=12 hw=75 k=8 rs=70 pad=9 stride=2 dil=1 mode=flipped",
+)
 GEOMETRIES = (
     "n=2 c=12 hw=7x6 k=16 rs=3x3 pad=1",
     "n=1 c=8 hw=9x11 k=8 rs=3x2 stride=2x3 pad=0:1x2:0",
@@ -34,6 +39,7 @@ GEOMETRIES = (
     "n=1 c=5 hw=9x7 k=7 rs=3x2 pad=1 dil=2x1 stride=1x2 mode=flipped",
     "n=2 c=6 hw=19 k=5 rs=5 stride=2 pad=1:3 dil=2",
     "n=1 c=8 hw=5x6x7 k=8 rs=3x2x3 stride=1x2x2 pad=1x0x2 mode=flipped",
+    *WIDE,
 )
 
 
@@ -75,6 +81,11 @@ def test_one_class_is_one_product_behind_the_repacked_filter(device: Runtime) ->
 def test_policies(kernel_cache_dir: Path, policy: str) -> None:
     with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
         run(runtime, "n=2 c=16 hw=9x7 k=24 rs=3x3 pad=1 stride=2x1 dtype=bf16 epilogue=relu_bwd")
+
+
+@pytest.mark.parametrize("line", WIDE)
+def test_wide_filters_race_free(racing: Runtime, line: str) -> None:
+    run(racing, f"{line} dtype=fp16")
 
 
 def test_real_values(device: Runtime) -> None:
