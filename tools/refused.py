@@ -40,7 +40,7 @@ class Ignored:
 _SDPA = ("sdpa", "sdpa_fp8", "sdpa_backward", "sdpa_fp8_backward")
 _MOVES = ("reshape", "transpose", "slice", "concatenate")
 _NORMS = ("batchnorm", "layernorm", "rmsnorm", "instancenorm", "groupnorm", "adalayernorm", "lrn")
-_IN_FLOAT = (*_NORMS, "divisive_normalization", "rope", "causal_conv1d")
+_IN_FLOAT = (*_NORMS, "divisive_normalization", "rope", "causal_conv1d", "b2b_causal_conv1d")
 
 _BATCH_NORMS = ("cudnnBatchNormalizationForwardTrainingEx", "cudnnBatchNormalizationBackwardEx")
 _NORMALISATIONS = ("cudnnNormalizationForwardTraining", "cudnnNormalizationBackward")

@@ -15,7 +15,6 @@ _FAMILIES: Final = {
     "Attn|SeqData": "attention outside of graphs",
     "SpatialT": "spatial transformers",
     "FFTCausalConv1d": "convolutions by Fourier transforms",
-    "B2BCausalConv1d": "back-to-back causal convolutions",
     "Gnn": "graph neural networks",
     "Backdoor|Internal": "calls that no header declares",
 }

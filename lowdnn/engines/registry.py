@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineEntry, EngineSet
+from lowdnn.ops.b2b_causal_conv1d_backward import B2BCausalConv1dBackward
+from lowdnn.ops.b2b_causal_conv1d_forward import B2BCausalConv1dForward
 from lowdnn.ops.bit_mask import PackBits, UnpackBits
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
@@ -210,6 +212,18 @@ _OWN_KERNELS = (
         "causal_conv1d_backward",
         "conv.sequence.causal_conv1d_backward.CausalConv1dBackwardEngine",
         (CausalConv1dBackward,),
+    ),
+    EngineEntry(
+        72,
+        "b2b_causal_conv1d",
+        "conv.sequence.b2b_causal_conv1d.B2BCausalConv1dEngine",
+        (B2BCausalConv1dForward,),
+    ),
+    EngineEntry(
+        73,
+        "b2b_causal_conv1d_backward",
+        "conv.sequence.b2b_causal_conv1d_backward.B2BCausalConv1dBackwardEngine",
+        (B2BCausalConv1dBackward,),
     ),
 )
 

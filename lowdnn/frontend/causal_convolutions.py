@@ -14,6 +14,9 @@ from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
 from lowdnn.frontend.nodes import Lowered
+from lowdnn.frontend.ports_node import PortsNode
+from lowdnn.ops.b2b_causal_conv1d_backward import B2BCausalConv1dBackward
+from lowdnn.ops.b2b_causal_conv1d_forward import B2BCausalConv1dForward
 from lowdnn.ops.base import Operation
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
@@ -35,32 +38,10 @@ _LIKE = {"y": "x", "dx": "x", "dweight": "weight", "dbias": "bias", "dinitial_st
 
 
 @dataclass(frozen=True)
-class CausalConv1dNode:
+class CausalConv1dNode(PortsNode):
     """Inputs and outputs by the operation's ports; those that are None are left out."""
 
-    given: Mapping[str, Tensor]
-    made: tuple[str, ...]
     activation: CausalConv1dActivation
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(self.given.values())
-
-    @property
-    def input_ports(self) -> tuple[str, ...]:
-        return tuple(self.given)
-
-    @property
-    def output_ports(self) -> tuple[str, ...]:
-        return self.made
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        return tuple(map(str.upper, self.given))
-
-    @property
-    def output_suffixes(self) -> tuple[str, ...]:
-        return tuple(map(str.upper, self.made))
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         self._check_ranks()
@@ -73,8 +54,7 @@ class CausalConv1dNode:
                 output.set_stride(packed_strides(tuple(dims)) if source is None else strides_like(source, dims))
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
-        named = {**self.given, **dict(zip(self.made, outputs, strict=True))}
-        tensors = {port: lowered(tensor) for port, tensor in named.items()}
+        tensors = self._lowered_ports(outputs, lowered)
         made = CausalConv1dForward if "y" in tensors else CausalConv1dBackward
         return made(activation=self.activation, **tensors)
 
@@ -90,6 +70,29 @@ class CausalConv1dNode:
         batch, channels, *_ = self.given["x"].get_dim()
         offsets = self.given.get("offsets")
         return batch if offsets is None else offsets.get_dim()[0] - 1, channels, self.given["weight"].get_dim()[1] - 1
+
+
+@dataclass(frozen=True)
+class B2BCausalConv1dNode(PortsNode):
+    """The gated convolutions, where ``y_gated`` is made, or their gradients."""
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        x, mixer = self.given["x"], self.given["weights_mixer"]
+        for tensor, rank, expected in ((x, 3, "(B, 3 * D, L)"), (mixer, 2, "(D, M)")):
+            if len(dims := tensor.get_dim()) != rank:
+                raise BadParamError.at(f"{tensor.label}.dims", expected=expected, got=dims)
+        for port, output in zip(self.made, outputs, strict=True):
+            source = self.given.get(port.removeprefix("d"), x)
+            own = source.get_dim() if port.startswith("d") else [x.get_dim()[0], mixer.get_dim()[0], x.get_dim()[2]]
+            if not output.get_dim():
+                output.set_dim(own)
+            if not output.get_stride():
+                output.set_stride(strides_like(source, output.get_dim()))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        tensors = self._lowered_ports(outputs, lowered)
+        made = B2BCausalConv1dForward if "y_gated" in tensors else B2BCausalConv1dBackward
+        return made(**tensors)
 
 
 class CausalConvolutionMethods(GraphBuilder):
@@ -165,6 +168,46 @@ class CausalConvolutionMethods(GraphBuilder):
         node = _node("causal_conv1d_update", given, ("y", "final_states"), activation)
         y, final_states = self._add_all(node, compute_data_type, name)
         return y, final_states
+
+    @operation
+    def b2b_causal_conv1d(
+        self,
+        x: Tensor,
+        weights_proj: Tensor,
+        weights_mixer: Tensor,
+        skip_bias: Tensor,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor]:
+        """(Y, Y_GATED) of ``x`` (B, 3 * D, L): two causal convolutions with gates between and behind them.
+
+        ``weights_proj`` (3 * D, P) makes rows p_0, p_1 and p_2 of each channel from x's channels 3 * d to 3 * d + 2. Y
+        is the convolution of g = p_1 * p_2 with ``weights_mixer`` (D, M), plus ``skip_bias`` (D,) times g, and Y_GATED
+        is Y * p_0. Computed in FLOAT, or in DOUBLE for ``x`` in DOUBLE.
+        """
+        given = {"x": x, "weights_proj": weights_proj, "weights_mixer": weights_mixer, "skip_bias": skip_bias}
+        y, y_gated = self._add_all(B2BCausalConv1dNode(given, ("y", "y_gated")), compute_data_type, name)
+        return y, y_gated
+
+    @operation
+    def b2b_causal_conv1d_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        weights_proj: Tensor,
+        weights_mixer: Tensor,
+        skip_bias: Tensor,
+        y: Tensor,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(DX, DWEIGHTS_PROJ, DWEIGHTS_MIXER, DSKIP_BIAS) from ``dy``, the gradient of ``b2b_causal_conv1d``'s Y_GATED,
+        its arguments and its ``y``."""
+        given = {"x": x, "weights_proj": weights_proj, "weights_mixer": weights_mixer, "skip_bias": skip_bias}
+        made = ("dx", "dweights_proj", "dweights_mixer", "dskip_bias")
+        node = B2BCausalConv1dNode({"dy": dy, **given, "y": y}, made)
+        dx, dprojection, dmixer, dskip = self._add_all(node, compute_data_type, name)
+        return dx, dprojection, dmixer, dskip
 
 
 def _node(

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from lowdnn.enums import BnFinalizeStatsMode, DataType, NormFwdPhase, NormMode
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
-from lowdnn.frontend.nodes import Lowered, Ports, ReductionNode
+from lowdnn.frontend.nodes import Lowered, ReductionNode
+from lowdnn.frontend.ports_node import PortsNode
 from lowdnn.ops.base import Operation
 from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.norm import NormShape
@@ -53,33 +54,11 @@ _RMS_SUFFIXES = {"dscale": "Dscale", "dbias": "Dbias"}
 
 
 @dataclass(frozen=True)
-class _PortsNode(Ports):
-    """A node whose inputs and outputs are ports of the operation, by name; ``source``: the one that outputs follow."""
+class _PortsNode(PortsNode):
+    """``source``: the input that outputs follow."""
 
+    suffixes: ClassVar[Mapping[str, str]] = _SUFFIXES
     source: ClassVar[str] = "x"
-
-    given: Mapping[str, Tensor]
-    made: tuple[str, ...]
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(self.given.values())
-
-    @property
-    def input_ports(self) -> tuple[str, ...]:
-        return tuple(self.given)
-
-    @property
-    def output_ports(self) -> tuple[str, ...]:
-        return self.made
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        return tuple(_suffix(port) for port in self.given)
-
-    @property
-    def output_suffixes(self) -> tuple[str, ...]:
-        return tuple(_suffix(port) for port in self.made)
 
     def _dims(self, port: str) -> tuple[int, ...] | None:
         tensor = self.given.get(port)
@@ -102,9 +81,9 @@ class _PortsNode(Ports):
     def _lowered(self, outputs: tuple[Tensor, ...], lowered: Lowered) -> dict[str, object]:
         """The operation's fields; ports such as ``peer_stats[0]`` and ``peer_stats[1]`` become one tuple."""
         found: dict[str, Any] = {}
-        for port, tensor in {**self.given, **dict(zip(self.made, outputs, strict=True))}.items():
+        for port, tensor in self._lowered_ports(outputs, lowered).items():
             name, is_many, _ = port.partition("[")
-            found[name] = (*found.get(name, ()), lowered(tensor)) if is_many else lowered(tensor)
+            found[name] = (*found.get(name, ()), tensor) if is_many else tensor
         return found
 
 
@@ -208,7 +187,3 @@ class RowSumNode(ReductionNode):
         if not output.get_dim():
             output.set_dim([1 if axis in axes else extent for axis, extent in enumerate(dims)])
         super().infer(outputs, compute_type)
-
-
-def _suffix(port: str) -> str:
-    return _SUFFIXES.get(port, port.upper())

@@ -131,7 +131,7 @@ REFUSED_GROUPS = (
     ),
     (
         "a causal convolution of addresses",
-        "pygraph.conv_fprop with pre_padding and a group for each channel computes them",
+        "pygraph has causal_conv1d and b2b_causal_conv1d, and the C library the functions for addresses",
         """
         b2b_causal_conv1d_backward b2b_causal_conv1d_forward causal_conv1d_backward causal_conv1d_forward
         causal_conv1d_nwh_backward causal_conv1d_nwh_forward fft_causal_conv1d_backward

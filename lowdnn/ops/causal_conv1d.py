@@ -117,10 +117,7 @@ class CausalConv1d:
 
     def sums(self, values: Values, extended: NDArray[Any]) -> NDArray[Any]:
         """z of a sequence, (D, its length)."""
-        length = extended.shape[1] - (self.taps - 1)
-        z = np.zeros((extended.shape[0], length))
-        for j in range(self.taps):
-            z = z + values["weight"][:, j : j + 1] * extended[:, j : j + length]
+        z = sums_of(values["weight"], extended)
         return z + values["bias"][:, None] if self.bias is not None else z
 
     def _check_sequences(self, where: str) -> None:
@@ -147,6 +144,27 @@ class CausalConv1d:
             if tensor is not None and tensor.data_type is not self.x.data_type:
                 expected, got = f"{self.x.data_type.name}, as of x", tensor.data_type.name
                 raise UnsupportedDataTypeError.at(f"{where}.{port}.data_type", expected=expected, got=got)
+
+
+def sums_of(weight: NDArray[Any], extended: NDArray[Any]) -> NDArray[Any]:
+    """(..., D, L): the sums over the taps of ``weight`` (D, K), of sequences behind the K - 1 elements before them."""
+    taps = weight.shape[1]
+    length = extended.shape[-1] - (taps - 1)
+    z = np.zeros((*extended.shape[:-1], length))
+    for j in range(taps):
+        z = z + weight[:, j : j + 1] * extended[..., j : j + length]
+    return z
+
+
+def gradients_of(g: NDArray[Any], weight: NDArray[Any], extended: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The gradients of ``extended`` and of ``weight``, from ``g``, that of ``sums_of``."""
+    gradient, length = np.zeros(extended.shape), g.shape[-1]
+    dweight = np.zeros(weight.shape)
+    for j in range(weight.shape[1]):
+        gradient[..., j : j + length] += weight[:, j : j + 1] * g
+        products = g * extended[..., j : j + length]
+        dweight[:, j] = products.sum(axis=(*range(g.ndim - 2), g.ndim - 1))
+    return gradient, dweight
 
 
 def sigmoid(z: NDArray[Any]) -> NDArray[Any]:

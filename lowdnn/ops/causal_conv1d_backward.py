@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lowdnn.enums import DataType, DescriptorType
 from lowdnn.ops.base import Values
-from lowdnn.ops.causal_conv1d import CausalConv1d, sigmoid
+from lowdnn.ops.causal_conv1d import CausalConv1d, gradients_of, sigmoid
 from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
@@ -83,10 +83,8 @@ class CausalConv1dBackward:
             for number, batch, elements in operands.sequences(inputs):
                 extended = operands.extended(inputs, number, batch, elements)
                 g = inputs["dy"][batch, :, elements] * self._slope(operands.sums(inputs, extended))
-                gradient, length = np.zeros(extended.shape), g.shape[1]
-                for j in range(taps):
-                    gradient[:, j : j + length] += inputs["weight"][:, j : j + 1] * g
-                    dweight[:, j] += np.sum(g * extended[:, j : j + length], axis=1)
+                gradient, of_weight = gradients_of(g, inputs["weight"], extended)
+                dweight += of_weight
                 dbias += np.sum(g, axis=1)
                 dstates[number], dx[batch, :, elements] = gradient[:, : taps - 1], gradient[:, taps - 1 :]
         results = {"dx": dx, "dweight": dweight}

@@ -9,35 +9,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowdnn import dtypes
 from lowdnn.capi.loading import Binding
 from lowdnn.enums import DataType
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
-from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import Status
 from lowdnn.subquadratic_enums import CausalConv1dActivation
 from tests.support.capi import Caller, Memory
 from tests.support.data import fresh_seed
+from tests.support.drawn_call import DrawnCall
 
-F, H, B16, D64 = DataType.FLOAT, DataType.HALF, DataType.BFLOAT16, DataType.DOUBLE
+F, H, D64 = DataType.FLOAT, DataType.HALF, DataType.DOUBLE
 
 
-class Drawn:
-    """A random call: its sizes, the values of its tensors as the reference reads them, and their memory."""
+class Drawn(DrawnCall):
+    """A random call of the functions for one convolution."""
 
     def __init__(self, device: Runtime, seed: int, *, is_nwh: bool) -> None:
-        self.rng, self.is_nwh = np.random.default_rng(seed), is_nwh
-        self.memory = Memory(device)
-        self.type = DataType(self.rng.choice([F, H, B16, D64]))
-        self.sums = D64 if self.type is D64 else F
+        super().__init__(device, seed)
+        self.is_nwh = is_nwh
         self.activation = CausalConv1dActivation(self.rng.integers(2))
-        batch, dim, length = (int(self.rng.integers(1, most)) for most in (4, 9, 60))
-        self.dims, self.taps = (batch, dim, length), int(self.rng.choice([1, 2, 3, 4, 8, 16, 32]))
-        self.values: dict[str, Any] = {}
-        self.tensors: dict[str, Tensor] = {}
+        self.taps = int(self.rng.choice([1, 2, 3, 4, 8, 16, 32]))
 
     @property
     def name(self) -> str:
@@ -52,24 +46,9 @@ class Drawn:
             return (self.dims[1], self.taps)
         return self.dims[1:2] if port.endswith("bias") else self.dims
 
-    def put(self, port: str, data_type: DataType | None = None) -> int:
-        """The address of a tensor with random numbers."""
-        kind, dims = data_type or self.type, self.dims_of(port)
-        stored = dtypes.from_float64(self.rng.standard_normal(dims), kind)
-        self.values[port] = dtypes.to_values(stored, kind)
-        self.tensors[port] = Tensor(len(self.tensors), kind, dims, packed_strides(dims), 16)
-        return self.memory.put(self._turned(stored))
-
-    def get(self, address: int, port: str) -> Any:
-        return self._turned(dtypes.to_values(self.memory.get(address), self.tensors[port].data_type))
-
-    def _turned(self, values: Any) -> Any:
+    def turned(self, values: Any) -> Any:
         """The last two axes change places where channels are side by side."""
         return np.ascontiguousarray(values.swapaxes(-1, -2)) if self.is_nwh and values.ndim > 1 else values
-
-    def check(self, found: Any, wanted: Any, data_type: DataType, context: str) -> None:
-        relative = {F: 1e-4, H: 4e-3, B16: 3e-2, D64: 1e-9}[data_type]
-        np.testing.assert_allclose(found, wanted, rtol=relative, atol=relative, err_msg=context)
 
 
 @pytest.mark.parametrize("is_nwh", [False, True])

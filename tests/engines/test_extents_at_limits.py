@@ -23,6 +23,7 @@ _LINES = 60
 _ENGINES = (
     "conv_fft",
     "conv_winograd",
+    "b2b_causal_conv1d",
     "causal_conv1d",
     "conv_implicit_gemm_mma_tf32x3",
     "matmul_mma_tf32x3",
@@ -82,7 +83,7 @@ def test_random_extents() -> None:
 def _line(random: Random) -> str:
     """A case whose tensors a device may have room for."""
     while True:
-        line = random.choice((_convolution, _convolution, _matmul, _causal_convolution))(random)
+        line = random.choice((_convolution, _convolution, _matmul, _causal_convolution, _gated_convolution))(random)
         with suppress(LowdnnError):
             if all(tensor.span_bytes < _MEMORY_BYTES for tensor in parse_case(line).graph().tensors.values()):
                 return line
@@ -126,3 +127,11 @@ def _causal_convolution(random: Random) -> str:
     layout = random.choice(("row", "nhwc"))
     words = f"b={_extent(random)} c={_extent(random)} l={length} k={taps}"
     return f"causal_conv1d {words} states={states} dir={direction} layout={layout}"
+
+
+def _gated_convolution(random: Random) -> str:
+    taps = f"proj={random.choice((1, 4, 300))} mixer={random.choice((2, 9, 300, 70000))}"
+    words = f"b={_extent(random)} c={_extent(random)} l={random.choice((0, 1, _extent(random)))}"
+    return (
+        f"b2b_causal_conv1d {words} {taps} dir={random.choice(('fwd', 'bwd'))} layout={random.choice(('row', 'nhwc'))}"
+    )

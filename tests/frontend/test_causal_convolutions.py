@@ -1,4 +1,4 @@
-"""``pygraph.causal_conv1d``, its gradient and its step, end to end."""
+"""``pygraph.causal_conv1d``, its gradient and its step, and back-to-back convolutions, end to end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import lowdnn.frontend as cudnn
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.python_graph import pygraph
+from tests.support.data import fresh_seed
 
 FLOAT, INT32 = cudnn.data_type.FLOAT, cudnn.data_type.INT32
 RNG = np.random.default_rng(5)
@@ -106,3 +107,62 @@ def test_it_is_a_part_of_larger_graphs(handle: Handle) -> None:
     found = graph.run(x=X, w=W)["y"].numpy()
     wanted = silu(convolved(X) - B[:, None]) * X
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def gated(values: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(y, y_gated) of back-to-back convolutions, by one loop over the taps of each filter."""
+
+    def filtered(rows: NDArray[Any], taps: NDArray[Any]) -> NDArray[Any]:
+        count, length = taps.shape[1], rows.shape[-1]
+        before = np.concatenate([np.zeros((*rows.shape[:-1], count - 1)), rows], axis=-1)
+        return sum(taps[:, j : j + 1] * before[..., j : j + length] for j in range(count))
+
+    p = filtered(values["x"], values["weights_proj"])
+    g = p[:, 1::3] * p[:, 2::3]
+    y = filtered(g, values["weights_mixer"]) + values["skip_bias"][:, None] * g
+    return y, y * p[:, ::3]
+
+
+def drawn_gated() -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(fresh_seed())
+    dims = {"x": (2, 6, 40), "weights_proj": (6, 4), "weights_mixer": (2, 9), "skip_bias": (2,)}
+    return {name: rng.standard_normal(extents) for name, extents in dims.items()}
+
+
+def test_back_to_back_convolutions(handle: Handle) -> None:
+    values, graph = drawn_gated(), graph_of(handle)
+    y, y_gated = graph.b2b_causal_conv1d(*(graph.tensor(item.shape, name=name) for name, item in values.items()))
+    y.set_output(True).set_name("y")
+    y_gated.set_output(True).set_name("y_gated")
+    found = graph.run(**{name: item.astype(np.float32) for name, item in values.items()})
+    for name, wanted in zip(("y", "y_gated"), gated(values), strict=True):
+        np.testing.assert_allclose(found[name].numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_only_what_is_asked_for_is_stored(handle: Handle) -> None:
+    values, graph = drawn_gated(), graph_of(handle)
+    _, y_gated = graph.b2b_causal_conv1d(*(graph.tensor(item.shape, name=name) for name, item in values.items()))
+    y_gated.set_output(True).set_name("y_gated")
+    found = graph.run(**{name: item.astype(np.float32) for name, item in values.items()})
+    np.testing.assert_allclose(found["y_gated"].numpy(), gated(values)[1], rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_back_to_back_convolutions(handle: Handle) -> None:
+    """Against differences of what the forward form gives in float64."""
+    values, graph, step = drawn_gated(), graph_of(handle), 1e-6
+    dy = np.random.default_rng(fresh_seed()).standard_normal((2, 2, 40))
+    given = {"dy": dy, **values, "y": gated(values)[0]}
+    results = graph.b2b_causal_conv1d_backward(
+        **{name: graph.tensor(item.shape, name=name) for name, item in given.items()}
+    )
+    for output, name in zip(results, values, strict=True):
+        output.set_output(True).set_name(f"d{name}")
+    found = graph.run(**{name: item.astype(np.float32) for name, item in given.items()})
+    rng = np.random.default_rng(fresh_seed())
+    for name, item in values.items():
+        direction = rng.standard_normal(item.shape)
+        sums = [np.sum(dy * gated({**values, name: item + sign * step * direction})[1]) for sign in (1, -1)]
+        wanted = (sums[0] - sums[1]) / (2 * step)
+        assert found[f"d{name}"].numpy().shape == item.shape
+        size = np.sqrt(np.sum(np.square(found[f"d{name}"].numpy(), dtype=np.float64)))
+        assert abs(np.sum(direction * found[f"d{name}"].numpy()) - wanted) < 1e-4 * size + 1e-4

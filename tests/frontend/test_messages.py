@@ -109,6 +109,8 @@ WRONG: list[tuple[str, dict[str, Given], str]] = [
     ("causal_conv1d", {"activation": value("relu")}, "causal_conv1d.activation"),
     ("causal_conv1d_backward", {"dy": tensor(2, 6, 8)}, "causal_conv1d_backward.dy.dims"),
     ("causal_conv1d_update", {"conv_state": tensor(2, 6, 4)}, "causal_conv1d_update.conv_state.dims"),
+    ("b2b_causal_conv1d", {"weights_mixer": tensor(3, 5)}, "b2b_causal_conv1d.x.dims"),
+    ("b2b_causal_conv1d_backward", {"y": tensor(2, 6, 9)}, "b2b_causal_conv1d_backward.y.dims"),
     ("moe_grouped_matmul", {"weight": tensor(2, 15, 8)}, "moe_grouped_matmul.weight.dims[1]"),
     ("block_scale_dequantize", {"descale": tensor(2, 4, 5)}, "block_scale_dequantize.descale.dims"),
     ("rng", {"seed": tensor(2)}, "rng.seed.dims"),

@@ -117,6 +117,11 @@ def _statistics(graph: pygraph) -> dict[str, Any]:
     return {"stats": graph.tensor((2, 4, 16, 1), data_type=FLOAT)}
 
 
+def _gated(graph: pygraph) -> dict[str, Any]:
+    dims = {"x": (2, 6, 9), "weights_proj": (6, 4), "weights_mixer": (2, 5), "skip_bias": (2,)}
+    return {name: graph.tensor(extents) for name, extents in dims.items()}
+
+
 def _numbers(graph: pygraph, *names: str) -> dict[str, Any]:
     return {name: graph.tensor((1, 1, 1, 1), data_type=FLOAT) for name in names}
 
@@ -226,6 +231,8 @@ LISTED: Mapping[str, Arguments] = {
         "conv_state": g.tensor((2, 6, 3)),
         "weight": g.tensor((6, 4)),
     },
+    "b2b_causal_conv1d": _gated,
+    "b2b_causal_conv1d_backward": lambda g: _gated(g) | {name: g.tensor((2, 2, 9)) for name in ("dy", "y")},
     "rope": lambda g: {"input": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
     "rope_backward": lambda g: {"dY": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
 }

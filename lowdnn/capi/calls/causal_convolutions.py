@@ -1,7 +1,8 @@
-"""cudnnCausalConv1d*: causal convolutions along sequences, which have a stream in place of a handle.
+"""cudnnCausalConv1d*, cudnnB2BCausalConv1d*: causal convolutions along sequences, in a stream in place of a handle.
 
 x, y and their gradients are packed (batch, dim, seqLen), weight (dim, kernelSize); in the functions with Nwh in their
-names (batch, seqLen, dim) and (kernelSize, dim). The gradients of weight and bias are added to what is there.
+names (batch, seqLen, dim) and (kernelSize, dim). In those with B2B x is (batch, dim, 3, seqLen) and weightsProj
+(dim, 3, kernelSizeProj). The gradients of weights and biases are added to what is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.ops.b2b_causal_conv1d import ROWS
+from lowdnn.ops.b2b_causal_conv1d_backward import B2BCausalConv1dBackward
+from lowdnn.ops.b2b_causal_conv1d_forward import B2BCausalConv1dForward
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -90,10 +94,7 @@ def backward(name: str, *, is_nwh: bool) -> Call:
         _check(name, x=x, weight=weight, bias=bias, dy=dy, dx=dx, dweight=dweight, dbias=dbias)
         shape = _shape(name, (batch, dim, length), taps, data_type, is_nwh)
         kind = member(CausalConv1dActivation, activation, f"{name}.activation")
-        sums, wanted = member(DataType, sum_type, f"{name}.dwDataType"), _SUM_TYPES[shape.data_type]
-        if sums is not wanted:
-            expected = f"{wanted.name} for {shape.data_type.name}"
-            raise NotSupportedError.at(f"{name}.dwDataType", expected=expected, got=sums.name)
+        sums = _sum_type(name, shape.data_type, sum_type)
         with state.on_stream(stream) as handle:
             frame = Frame.on(state, handle, name)
             builder, results = frame.builder, _Results(frame, shape, sums)
@@ -113,6 +114,78 @@ def backward(name: str, *, is_nwh: bool) -> Call:
     return call
 
 
+def b2b_forward(
+    state: State, stream: Address, x: Address, projection: Address, mixer: Address, skip: Address, y: Address,
+    y_gated: Address, batch: int, dim: int, length: int, projection_taps: int, mixer_taps: int, data_type: int,
+) -> None:  # fmt: skip
+    name = "cudnnB2BCausalConv1dForward"
+    _check(name, x=x, weightsProj=projection, weightsMixer=mixer, skipBias=skip, y=y, yGated=y_gated)
+    shape = _B2BShape.of(name, (batch, dim, length), (projection_taps, mixer_taps), data_type)
+    with state.on_stream(stream) as handle:
+        frame = Frame.on(state, handle, name)
+        rows, made = shape.rows, frame.builder.result
+        given = shape.inputs(frame, x, projection, mixer, skip)
+        results = {"y": made(rows, y, f"{name}.y"), "y_gated": made(rows, y_gated, f"{name}.yGated")}
+        frame.builder.operations.append(B2BCausalConv1dForward(**given, **results))
+        frame.run()
+
+
+def b2b_backward(
+    state: State, stream: Address, x: Address, projection: Address, mixer: Address, skip: Address, y: Address,
+    dy: Address, dx: Address, dprojection: Address, dmixer: Address, dskip: Address, batch: int, dim: int, length: int,
+    projection_taps: int, mixer_taps: int, data_type: int, sum_type: int,
+) -> None:  # fmt: skip
+    name = "cudnnB2BCausalConv1dBackward"
+    sums = {"dweightsProj": dprojection, "dweightsMixer": dmixer, "dskipBias": dskip}
+    _check(name, x=x, weightsProj=projection, weightsMixer=mixer, skipBias=skip, y=y, dy=dy, dx=dx, **sums)
+    shape = _B2BShape.of(name, (batch, dim, length), (projection_taps, mixer_taps), data_type)
+    kind = _sum_type(name, shape.mixer.data_type, sum_type)
+    with state.on_stream(stream) as handle:
+        frame = Frame.on(state, handle, name)
+        builder = frame.builder
+        given = shape.inputs(frame, x, projection, mixer, skip)
+        kept = {"y": builder.tensor(shape.rows, y, f"{name}.y"), "dy": builder.tensor(shape.rows, dy, f"{name}.dy")}
+        of = (shape.projection.weight(kind), shape.mixer.weight(kind), shape.mixer.bias(kind))
+        found = [builder.virtual(descriptor.dims, kind) for descriptor in of]
+        wide = builder.result(shape.projection.rows, dx, f"{name}.dx")
+        ports = dict(zip(("dweights_proj", "dweights_mixer", "dskip_bias"), found, strict=True))
+        builder.operations.append(B2BCausalConv1dBackward(**given, **kept, dx=wide, **ports))
+        for (argument, address), tensor, descriptor in zip(sums.items(), found, of, strict=True):
+            _accumulate(frame, argument, tensor, descriptor, address)
+        frame.run()
+
+
+@dataclass(frozen=True)
+class _B2BShape:
+    """The tensors of a back-to-back call: those of its two convolutions."""
+
+    projection: _Shape
+    mixer: _Shape
+
+    @classmethod
+    def of(cls, name: str, dims: tuple[int, int, int], taps: tuple[int, int], data_type: int) -> _B2BShape:
+        batch, dim, length = dims
+        names = ("kernelSizeProj", "kernelSizeMixer")
+        for argument, count in zip(names, taps, strict=True):
+            if count < 1:
+                raise BadParamError.at(f"{name}.{argument}", expected="1 or more", got=count)
+        mixer = _shape(name, dims, taps[1], data_type, False)
+        return cls(_shape(name, (batch, ROWS * dim, length), taps[0], data_type, False), mixer)
+
+    @property
+    def rows(self) -> TensorDescriptor:
+        return self.mixer.rows
+
+    def inputs(self, frame: Frame, x: Address, projection: Address, mixer: Address, skip: Address) -> dict[str, Tensor]:
+        kind, made = self.mixer.data_type, frame.builder.tensor
+        return {
+            "x": made(self.projection.rows, x, f"{frame.name}.x"),
+            "weights_proj": made(self.projection.weight(kind), projection, f"{frame.name}.weightsProj"),
+            "weights_mixer": made(self.mixer.weight(kind), mixer, f"{frame.name}.weightsMixer"),
+            "skip_bias": made(self.mixer.bias(kind), skip, f"{frame.name}.skipBias"),
+        }
+
+
 class _Results:
     """The gradients of weight and bias, which are added to what is in memory."""
 
@@ -122,13 +195,24 @@ class _Results:
         self.dbias = frame.builder.virtual(self._bias.dims, sums)
 
     def add(self, dweight: Address, dbias: Address) -> None:
-        self._add("dweight", self.dweight, self._weight, dweight)
-        self._add("dbias", self.dbias, self._bias, dbias)
+        _accumulate(self._frame, "dweight", self.dweight, self._weight, dweight)
+        _accumulate(self._frame, "dbias", self.dbias, self._bias, dbias)
 
-    def _add(self, argument: str, found: Tensor, of: TensorDescriptor, address: Address) -> None:
-        builder, where = self._frame.builder, f"{self._frame.name}.{argument}"
-        old = builder.tensor(of, address, where)
-        builder.pointwise(PointwiseMode.ADD, builder.result(of, address, where), found, old)
+
+def _accumulate(frame: Frame, argument: str, found: Tensor, of: TensorDescriptor, address: Address) -> None:
+    """Adds ``found`` to what is in memory."""
+    builder, where = frame.builder, f"{frame.name}.{argument}"
+    old = builder.tensor(of, address, where)
+    builder.pointwise(PointwiseMode.ADD, builder.result(of, address, where), found, old)
+
+
+def _sum_type(name: str, data_type: DataType, given: int) -> DataType:
+    """The type of the gradients that are sums. Raises NotSupportedError unless it is that of ``_SUM_TYPES``."""
+    sums, wanted = member(DataType, given, f"{name}.dwDataType"), _SUM_TYPES[data_type]
+    if sums is not wanted:
+        expected = f"{wanted.name} for {data_type.name}"
+        raise NotSupportedError.at(f"{name}.dwDataType", expected=expected, got=sums.name)
+    return sums
 
 
 def _check(name: str, **addresses: Address) -> None:
@@ -152,6 +236,8 @@ def _parameters(frame: Frame, shape: _Shape, x: Address, weight: Address, bias: 
 
 
 CALLS: Mapping[str, Call] = {
+    "cudnnB2BCausalConv1dForward": b2b_forward,
+    "cudnnB2BCausalConv1dBackward": b2b_backward,
     **{
         f"cudnnCausalConv1d{layout}{direction}": make(f"cudnnCausalConv1d{layout}{direction}", is_nwh=layout == "Nwh")
         for layout in ("", "Nwh")

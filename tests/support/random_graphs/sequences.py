@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowdnn.enums import DataType
+from lowdnn.ops.b2b_causal_conv1d_backward import B2BCausalConv1dBackward
+from lowdnn.ops.b2b_causal_conv1d_forward import B2BCausalConv1dForward
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
 from lowdnn.ops.tensor import Tensor
@@ -57,6 +59,29 @@ def causal_conv1d_backward(growth: Growth) -> None:
             **outputs,
         )
     )
+
+
+def b2b_causal_conv1d(growth: Growth) -> None:
+    given, dims = _gated(growth)
+    outputs = {"y": growth.output(dims, growth.choose(FLOATS), name="y")} if growth.chance(0.5) else {}
+    growth.add(B2BCausalConv1dForward(y_gated=growth.output(dims, growth.choose(FLOATS)), **given, **outputs))
+
+
+def b2b_causal_conv1d_backward(growth: Growth) -> None:
+    given, dims = _gated(growth)
+    y, dy = (growth.like(dims, growth.choose(FLOATS), name) for name in ("y", "dy"))
+    made = {f"d{port}": growth.output(given[port].dims, growth.choose(FLOATS), name=f"d{port}") for port in given}
+    growth.add(B2BCausalConv1dBackward(y=y, dy=dy, **given, **made))
+
+
+def _gated(growth: Growth) -> tuple[dict[str, Tensor], Dims]:
+    """The inputs of back-to-back convolutions, and the dims of y."""
+    batch, channels, length = (growth.extent(name, most) for name, most in (("b", 3), ("d", 3), ("l", 40)))
+    projection, mixer = growth.choose((1, 2, 4, 9)), growth.choose((1, 3, 8, 17))
+    filters = {"weights_proj": (3 * channels, projection), "weights_mixer": (channels, mixer), "skip_bias": (channels,)}
+    x, kind = growth.like((batch, 3 * channels, length), growth.choose(FLOATS)), growth.choose(FLOATS)
+    given = {"x": x} | {port: growth.input(dims, kind, name=port) for port, dims in filters.items()}
+    return given, (batch, channels, length)
 
 
 def _operands(growth: Growth) -> _Operands:

@@ -39,6 +39,8 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "convolution_filter_gradient": (contractions.convolution_filter_gradient, 2, True),
     "grouped_matmul": (contractions.grouped_matmul, 1, True),
     "grouped_weight_gradient": (contractions.grouped_weight_gradient, 1, True),
+    "b2b_causal_conv1d": (sequences.b2b_causal_conv1d, 1, False),
+    "b2b_causal_conv1d_backward": (sequences.b2b_causal_conv1d_backward, 1, False),
     "causal_conv1d": (sequences.causal_conv1d, 1, False),
     "causal_conv1d_backward": (sequences.causal_conv1d_backward, 1, False),
     "reduction": (sums.reduction, 4, True),

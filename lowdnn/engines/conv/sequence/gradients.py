@@ -18,7 +18,10 @@ from lowdnn.engines.conv.sequence.tiles import (
     sequences,
 )
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i64
+from lowdnn.enums import DataType
+from lowdnn.ops.base import HasPorts
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, WorkspacePointer
 
 #: Elements that a block of the last sums has.
@@ -139,25 +142,43 @@ class Parts:
 
     def sums(self, operation: CausalConv1dBackward, arch: ArchSpec) -> tuple[KernelRef, Launch]:
         """dweight and dbias from the parts."""
-        operands, dweight, dbias = operation.operands, operation.dweight, operation.dbias
+        found = Sums(self.offset_bytes, self.count, operation.dweight, operation.dbias, operation.compute_type)
+        return found.step(operation, arch)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The gradients of filters and, if there is one, of a number for each of them: sums of ``count`` parts (taps + 1,
+    channels) in the workspace."""
+
+    offset_bytes: int
+    count: int
+    dweight: Tensor
+    dbias: Tensor | None
+    compute_type: DataType
+
+    def step(self, operation: HasPorts, arch: ArchSpec) -> tuple[KernelRef, Launch]:
+        """The launch for an operation that has these gradients."""
+        dweight, dbias = self.dweight, self.dbias
         params = SumParams(
-            COMPUTE=dtypes.info(operands.compute_type).c_type,
+            COMPUTE=dtypes.info(self.compute_type).c_type,
             DWEIGHT=dtypes.info(dweight.data_type).c_type,
             DBIAS=dtypes.info((dbias or dweight).data_type).c_type,
             HAS_BIAS=int(dbias is not None),
             COLUMNS=_COLUMNS,
             SHARES=_SHARES,
         )
-        channels = self.tiling.channel_count
+        channels, taps = dweight.dims
         fields = (
             WorkspacePointer(self.offset_bytes),
             TensorPointer(dweight.uid),
             pointer_of(dbias),
-            *i64((self.count, channels, operands.taps)),
+            *i64((self.count, channels, taps)),
             *i64((*dweight.strides, 0 if dbias is None else dbias.strides[0])),
         )
-        rows = operands.taps + params.HAS_BIAS
+        rows = taps + params.HAS_BIAS
         grid = (ceil_div(rows * channels, _COLUMNS), 1, 1)
-        work = Work(self.count * rows * channels, self.size_bytes, fma_unit(operands.compute_type))
+        added = self.count * rows * channels
+        work = Work(added, added * dtypes.info(self.compute_type).storage.itemsize, fma_unit(self.compute_type))
         launch = Launch(0, grid, (_COLUMNS * _SHARES, 1, 1), (Struct(fields),), work=work)
         return kernel_of("causal_conv1d_sums", operation, arch, params), launch
