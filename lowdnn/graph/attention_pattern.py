@@ -190,6 +190,8 @@ def _refuse_core(
         return f"{first.a.label}.dims: expected (batch, heads, length, size), got {list(first.a.dims)}"
     if softmax.is_log or softmax.normalised_axes != (3,):
         return f"softmax: expected plain, over the last axis, got {softmax.normalised_axes}"
+    if softmax.masked_is_nan:
+        return "softmax: expected 0 for a masked row, got NaN"
     order = ancestors(graph, softmax), ancestors(graph, second)
     if id(first) not in order[0] or id(softmax) not in order[1] or first.c.dims != softmax.x.dims:
         return "operations: expected a softmax of the first product's scores before the second product's a"

@@ -3,8 +3,9 @@
     y = exp(x - m) / s        is_log: y = x - m - log(s)
     max = m        sum_exp = s        stats = m + log(s), the log-sum-exp (stats_log2: its logarithm to base 2)
 
-A row of nothing but minus infinity, all of it masked, gives y = 0 (is_log: minus infinity), max and stats of minus
-infinity and sum_exp = 0. NaN and plus infinity give NaN.
+A row of nothing but minus infinity, all of it masked, gives y = 0 (is_log: minus infinity), as attention needs it, max
+and stats of minus infinity and sum_exp = 0. With masked_is_nan its y is NaN, as the formula has it. NaN and plus
+infinity give NaN.
 
 A sink is one more element of each row, which m, s and so the statistics count, and y does not have: attention weights
 that sum up to less than 1. Its extents are 1 along the axes, elsewhere x's or 1.
@@ -19,13 +20,14 @@ models with attention sinks", and the learned logits of later models.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.codec import LEFT_OUT
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.ops.base import Values, inputs_of, outputs_of
 from lowdnn.ops.norm import check_dims, check_float, compute_type_of
@@ -51,6 +53,7 @@ class Softmax:
     stats_log2: bool = attribute(AttributeName.OPERATION_SOFTMAX_STATS_LOG2, AttributeType.BOOLEAN, default=False)
     axes: tuple[int, ...] = ()
     is_log: bool = False
+    masked_is_nan: bool = field(default=False, metadata={LEFT_OUT: True})
 
     def __post_init__(self) -> None:
         where = "softmax"
@@ -106,7 +109,7 @@ class Softmax:
             centred = x - base
             total = np.exp(centred).sum(axes, keepdims=True) + np.exp(sink - base)
             stats = largest + np.log(total)
-            divisor = np.where(total == 0, 1, total)
+            divisor = np.where(total == 0, np.nan if self.masked_is_nan else 1, total)
             results = {
                 "y": centred - np.log(divisor) if self.is_log else np.exp(centred) / divisor,
                 "stats": stats * self.stats_factor,

@@ -25,13 +25,14 @@ def match(
     keys: Step = lambda builder, k: builder.transpose(k, (0, 1, 3, 2)),
     before: Step = same,
     axis: int = 3,
+    masked_is_nan: bool = False,
     behind: Callable[[CaseBuilder, Tensor, Tensor], object] = lambda *_: None,
 ) -> Attention | str:
     """before: the steps of the scores.  behind: takes the weights and the output, which is virtual."""
     builder = CaseBuilder()
     q, k, v = (builder.tensor(DIMS, DataType.HALF) for _ in range(3))
     scores = before(builder, builder.matmul(q, keys(builder, k)))
-    weights = builder.softmax(scores, (axis,))
+    weights = builder.softmax(scores, (axis,), masked_is_nan=masked_is_nan)
     output = builder.matmul(builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=DataType.HALF), v)
     behind(builder, weights, output)
     builder.pointwise(PointwiseMode.IDENTITY, output, store=DataType.HALF)
@@ -70,6 +71,10 @@ def test_keys_that_are_not_read_as_they_lie(keys: Step, reason: str) -> None:
 
 def test_another_axis_of_the_softmax() -> None:
     assert "expected plain, over the last axis, got (2,)" in str(match(axis=2))
+
+
+def test_rows_without_weights_that_are_nan() -> None:
+    assert "softmax: expected 0 for a masked row, got NaN" in str(match(masked_is_nan=True))
 
 
 def test_a_second_mask_of_tiles() -> None:

@@ -45,6 +45,18 @@ def test_reference_is_the_formula(axes: tuple[int, ...]) -> None:
     np.testing.assert_allclose(softmax(x, axes, stats_log2=True)["stats"], np.log2(total), rtol=1e-12)
 
 
+@pytest.mark.parametrize("is_log", [False, True])
+def test_masked_rows(is_log: bool) -> None:
+    x = np.random.default_rng(fresh_seed()).normal(0, 3, X)
+    x[1] = -np.inf
+    zero, nan = (softmax(x, (2,), is_log=is_log, masked_is_nan=flag) for flag in (False, True))
+    np.testing.assert_array_equal(zero["y"][1], -np.inf if is_log else 0)
+    assert np.isnan(nan["y"][1]).all()
+    for port in ("stats", "max", "sum_exp"):
+        np.testing.assert_array_equal(nan[port], zero[port])
+    np.testing.assert_array_equal(nan["y"][::2], zero["y"][::2])
+
+
 def test_a_sink_is_one_more_element_that_y_lacks() -> None:
     rng = np.random.default_rng(fresh_seed())
     x, sink = rng.normal(0, 3, X), rng.normal(0, 3, (1, 4, 1))

@@ -56,6 +56,23 @@ def test_softmax(face: Face, name: str, axis: int) -> None:
     face.check(lambda x: getattr(torch, name)(x, axis), x, taken=names, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("columns", [4, 700])
+def test_rows_of_minus_infinity(face: Face, name: str, columns: int) -> None:
+    """They have no largest element to subtract: PyTorch gives NaN, and so do its gradients."""
+    x = face.reals(3, columns, dtype=torch.float32)
+    x[1] = -torch.inf
+    before = face.counts()
+    with face.enable(["softmax"]):
+        leaf = x.requires_grad_()
+        y = getattr(torch, name)(leaf, -1)
+        (gradient,) = torch.autograd.grad(y[:, :2].sum(), leaf)
+    assert face.counts() != before
+    for own in (y.detach(), gradient):
+        assert torch.equal(own.isnan().all(1).cpu(), torch.tensor([False, True, False]))
+        assert not own[::2].isnan().any()
+
+
 def test_softmax_of_narrow_types(face: Face) -> None:
     x = face.reals(6, 33, dtype=torch.bfloat16)
     names = ["_softmax", "_softmax_backward_data"]

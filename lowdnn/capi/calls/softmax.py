@@ -28,7 +28,7 @@ def softmax_forward(
     axes = _axes(frame, mode, target)
 
     def write(result: Tensor) -> None:
-        frame.builder.operations.append(Softmax(source, result, axes=axes, is_log=is_log))
+        frame.builder.operations.append(Softmax(source, result, axes=axes, is_log=is_log, masked_is_nan=True))
 
     frame.builder.store(write, target, y, frame.scales(alpha, beta, target), f"{frame.name}.y")
     return frame.run()

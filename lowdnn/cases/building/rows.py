@@ -107,6 +107,7 @@ class RowBuilder(NodeWriter):
         axes: tuple[int, ...],
         *,
         is_log: bool = False,
+        masked_is_nan: bool = False,
         sink: Tensor | None = None,
         statistics: DataType | None = None,
         names: Collection[str] = ("stats", "max", "sum_exp"),
@@ -119,8 +120,8 @@ class RowBuilder(NodeWriter):
         y = self.output(x.dims, compute_type_of(x), store, layout, "y")
         dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.dims))
         made = {name: self.tensor(dims, statistics, name=name) for name in names if statistics}
-        softmax = Softmax(x, y, **made, sink=sink, stats_log2=stats_log2, axes=axes, is_log=is_log)
-        self._operations.append(softmax)
+        flags = {"stats_log2": stats_log2, "is_log": is_log, "masked_is_nan": masked_is_nan}
+        self._operations.append(Softmax(x, y, **made, sink=sink, axes=axes, **flags))
         return y
 
     def softmax_backward(

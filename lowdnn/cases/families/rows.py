@@ -148,7 +148,7 @@ class SoftmaxCase(Case):
     """Softmax of x over ``axes`` (by default the last), or its gradient from y and dy, with pointwise steps before (on
     x, or on dy) and behind it.
 
-    log: whether y is the logarithm of softmax.  sink: whether rows have one.
+    log: whether y is the logarithm of softmax.  sink: whether rows have one.  masked: y of a row of minus infinity.
     stats: the type in which log-sum-exp, maximum and sum are stored; without it they are not.
     """
 
@@ -162,6 +162,7 @@ class SoftmaxCase(Case):
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
     out: DataType | None = key(text.data_type(), None)
     sink: str = key(text.choice("no", "yes"), "no")
+    masked: str = key(text.choice("zero", "nan"), "zero")
     stats: DataType | None = key(text.data_type(), None)
     virtual: DataType | None = key(text.data_type(), None)
     align: int = key(text.integer(1), 16)
@@ -176,8 +177,10 @@ class SoftmaxCase(Case):
         source = builder.tensor(self.dims, self.dtype, name="x" if self.dir == "fwd" else "dy")
         value = _chain(self.before, source, self.dtype).build(builder, source, None, layout)
         if self.dir == "fwd":
-            sink = self._sink(builder)
-            result = builder.softmax(value, self._axes, is_log=is_log, sink=sink, statistics=self.stats, store=store)
+            result = builder.softmax(
+                value, self._axes, is_log=is_log, masked_is_nan=self.masked == "nan", sink=self._sink(builder),
+                statistics=self.stats, store=store,
+            )  # fmt: skip
         else:
             y = builder.tensor(self.dims, self.dtype, name="y")
             result = builder.softmax_backward(value, y, self._axes, is_log=is_log, store=store)
@@ -193,6 +196,7 @@ class SoftmaxCase(Case):
                 dims=op.x.dims,
                 axes=op.normalised_axes,
                 log="yes" if op.is_log else "no",
+                masked="nan" if op.masked_is_nan else "zero",
                 layout=layout_of(op.x).value,
                 dtype=op.x.data_type,
                 out=op.y.data_type,

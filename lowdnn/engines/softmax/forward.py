@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
@@ -82,7 +83,7 @@ class ForwardSoftmax:
                 ("LINE_GROUPS", ahead.line_groups),
             ),
             functors=self._functors(ahead.is_ahead),
-            scalars=(number(operation.stats_factor, self.compute_type),),
+            scalars=tuple(number(own, self.compute_type) for own in (operation.stats_factor, _masked(operation))),
         )
         of_rows = bytes_of(tensor for tensor in (operation.sink, *statistics.values()) if tensor is not None)
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows
@@ -105,6 +106,13 @@ class ForwardSoftmax:
             if tensor is not None
         )
         return (prologue, epilogue, *sinks, *statistics)
+
+
+def _masked(operation: Softmax) -> float:
+    """What the exponentials of a masked row, all 0, are multiplied by, or is subtracted from their logarithms."""
+    if operation.masked_is_nan:
+        return -inf if operation.is_log else inf
+    return 0.0 if operation.is_log else 1.0
 
 
 def _statistics(operation: Softmax) -> dict[str, Tensor | None]:

@@ -4,7 +4,9 @@
 //
 // A masked row, of only minus infinity, has m = minus infinity, s = 0 and
 //
-//   y = epilogue(0)                     IS_LOG: y = epilogue(minus infinity)
+//   y = epilogue(0 * masked)            IS_LOG: y = epilogue(minus infinity - masked)
+//
+// masked: 1 (IS_LOG: 0), or the infinity with which y is NaN.
 //
 // SINK: m and s count one more element of each row.
 //
@@ -43,6 +45,7 @@ typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, LOOKS_AHEAD == BY_THREADS> Team;
 struct Numbers {
   RowSizes<Tile::RANK> sizes;
   Value stats_factor;
+  Value masked;
 };
 
 struct Params : Numbers,
@@ -262,10 +265,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     next.copy(args_of<Prologue>(p), ahead);
     reduce_row(p, walk, chunks, team, cached, largest, base, sum, factor);
 
-    // A sum is at least 1, or 0 if all elements are minus infinity; then y is 0 (IS_LOG: minus infinity).
+    // A sum is at least 1, or 0 if all elements are minus infinity.
     Value last[WIDTH];
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) last[w] = sum[w] == 0 ? Value(0) : IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
+    for (int w = 0; w < WIDTH; ++w) last[w] = sum[w] == 0 ? p.masked : IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
     store_statistics(p, walk, base, sum);
     if constexpr (KEEPS_EXPONENTIALS) {
 #pragma unroll

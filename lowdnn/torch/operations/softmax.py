@@ -42,7 +42,7 @@ def _forward(sketch: Sketch, dim: int, half_to_float: bool, *, is_log: bool) -> 
     check_floats(x)
     axis = _axis(x, dim)
     y = sketch.allocate(x.shape, FLOATS[1] if half_to_float else x.dtype)
-    sketch.add(Softmax(sketch.at(0), sketch.at(y), axes=(axis,), is_log=is_log))
+    sketch.add(Softmax(sketch.at(0), sketch.at(y), axes=(axis,), is_log=is_log, masked_is_nan=True))
     sketch.end_step()
     return y
 

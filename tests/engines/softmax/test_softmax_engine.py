@@ -264,9 +264,10 @@ def test_extreme_elements(device: Runtime, length: int, choices: dict[KnobType, 
         ("dims=6x1000 dtype=bf16 before=residual epilogue=bias", SMALL),
     ],
 )
-def test_masked_rows(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
-    """A row of only minus infinity, among others, gives zeros (of the logarithm, minus infinity)."""
-    case = parse_case(f"softmax {line}")
+@pytest.mark.parametrize("masked", ["zero", "nan"])
+def test_masked_rows(device: Runtime, masked: str, line: str, choices: dict[KnobType, int]) -> None:
+    """A row of only minus infinity, among others, gives zeros (of the logarithm, minus infinity), or NaN."""
+    case = parse_case(f"softmax {line} masked={masked}")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     inputs[1][[0, 3]] = dtypes.from_float64(np.array(-np.inf), graph.tensors[1].data_type)
     check_outputs(device, ENGINE.plan(graph, SM_90A, choices), graph, inputs, case.length)
