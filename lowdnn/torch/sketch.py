@@ -124,7 +124,7 @@ class Sketch:
             strides = packed_strides(tuple(dims))
         data_type = data_type_of(own.dtype)
         size_bytes = dtypes.info(data_type).size_bytes
-        alignment = MAX_ALIGNMENT if self.is_new(place) else self._alignment
+        alignment = self._alignment_at(place)
         if alignment < size_bytes:
             raise Declined(f"an address that is no multiple of {size_bytes} bytes")
         tensor = Tensor(self._next(), data_type, tuple(dims), tuple(strides), alignment)
@@ -207,6 +207,12 @@ class Sketch:
     def _whole(self, place: int) -> int:
         """The place of the tensor that holds a part; other places are their own."""
         return self.parts[place - _FIRST_PART][0] if place >= _FIRST_PART else place
+
+    def _alignment_at(self, place: int) -> int:
+        """A power of two in bytes that divides the address of what lies there."""
+        offset_bytes = self.parts[place - _FIRST_PART][1] if place >= _FIRST_PART else 0
+        alignment = MAX_ALIGNMENT if self.is_new(place) else self._alignment
+        return min(alignment, offset_bytes & -offset_bytes) if offset_bytes else alignment
 
     def _lying_at(self, place: int) -> New:
         """Shape, strides and type of a place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,17 +47,22 @@ class Network:
         shapes += [(count, _BATCH, _HIDDEN)] if self.mode == 2 else []
         return [torch.randn(shape, dtype=torch.float64).to(dtype).to(self.device).requires_grad_() for shape in shapes]
 
-    def call(self, inputs: list[Any], *, training: bool = True, dropout: float = 0.0) -> tuple[Any, ...]:
+    def call(
+        self, inputs: list[Any], *, training: bool = True, dropout: float = 0.0, batch_sizes: Sequence[int] = ()
+    ) -> tuple[Any, ...]:
         module, (x, hx, *cx) = self.module, inputs
         return torch.ops.aten._cudnn_rnn(
             x, self.weights, self.per_layer, self.buffer, hx, cx[0] if cx else None, self.mode, _HIDDEN,
-            module.proj_size, module.num_layers, module.batch_first, dropout, training, module.bidirectional, [], None,
+            module.proj_size, module.num_layers, module.batch_first, dropout, training, module.bidirectional,
+            batch_sizes, None,
         )  # fmt: skip
 
-    def reference(self, inputs: list[Any]) -> tuple[list[Any], list[Any]]:
+    def reference(self, inputs: list[Any], batch_sizes: Sequence[int] = ()) -> tuple[list[Any], list[Any]]:
         leaves = [leaf.detach().cpu().double().requires_grad_() for leaf in inputs]
         x, *states = leaves
-        y, last = self.module(x, tuple(states) if self.mode == 2 else states[0])
+        rows = nn.utils.rnn.PackedSequence(x, torch.tensor(batch_sizes)) if batch_sizes else x
+        y, last = self.module(rows, tuple(states) if self.mode == 2 else states[0])
+        y = y.data if batch_sizes else y
         results = [y, *(last if self.mode == 2 else [last])]
         return results, torch.autograd.grad(weighted(results), [*leaves, *self.module._flat_weights])
 
@@ -79,15 +85,21 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_networks_and_their_gradients(face: Face, name: str, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "batch_sizes"), [(torch.float32, []), (torch.bfloat16, []), (torch.float32, [3, 3, 2, 2, 1])]
+)
+def test_networks_and_their_gradients(face: Face, name: str, dtype: Any, batch_sizes: list[int]) -> None:
+    """batch_sizes: how many sequences each step has, where they are packed."""
     kind, mode, options = NETWORKS[name]
     network = Network(face, kind, mode, dtype, **options)
     inputs = network.inputs(dtype)
-    wanted, gradients = network.reference(inputs)
+    if batch_sizes:
+        rows = inputs[0].detach().reshape(-1, _INPUT)[: sum(batch_sizes)]
+        inputs[0] = rows.clone().requires_grad_()
+    wanted, gradients = network.reference(inputs, batch_sizes)
     before = face.counts()
     with face.enable(["rnn"]), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        y, hy, cy, _, _ = network.call(inputs)
+        y, hy, cy, _, _ = network.call(inputs, batch_sizes=batch_sizes)
         found = [y, hy, *([cy] if mode == 2 else [])]
         own = torch.autograd.grad(weighted(found), [*inputs, *network.weights])
     assert {key[0] for key, calls in face.counts().items() if not key[1] and calls != before.get(key, 0)} == _TAKEN
@@ -107,20 +119,47 @@ def test_inference_keeps_nothing(face: Face) -> None:
     torch.testing.assert_close(y.cpu(), network.reference(inputs)[0][0].detach().float(), rtol=2e-3, atol=2e-3)
 
 
+def test_dropout_between_layers(face: Face) -> None:
+    """The second layer hands on what the mask leaves of the first one's states, which are not negative."""
+    network = Network(face, "RNN", 0, torch.float64, nonlinearity="relu", bias=False, num_layers=2)
+    x, hx = network.inputs(torch.float64)
+    with torch.no_grad():
+        network.weights[2].copy_(torch.eye(_HIDDEN))
+        network.weights[3].zero_()
+    hx.data[1] = 0
+    with face.enable(["rnn"]):
+        plain = network.call([x, hx])[0]
+        results = []
+        for seed in (3, 3, 4):
+            torch.manual_seed(seed)
+            results.append(network.call([x, hx], dropout=0.25)[0])
+        (gradient,) = torch.autograd.grad(results[0].sum(), network.weights[2])
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    kept = plain > 1e-9
+    shares = (results[0] / plain)[kept]
+    is_kept = shares.abs() > 0.5
+    torch.testing.assert_close(shares[is_kept], torch.full_like(shares[is_kept], 4 / 3))
+    torch.testing.assert_close(shares[~is_kept], torch.zeros_like(shares[~is_kept]))
+    assert 0 < is_kept.sum() < kept.sum()
+    # y = mask * W h: the gradient for W is mask * h, summed over all rows where y is positive.
+    torch.testing.assert_close((gradient * torch.eye(_HIDDEN, device=x.device)).sum(), results[0].sum())
+
+
 def test_calls_that_cudnn_computes(face: Face) -> None:
-    """Dropout, and weights outside of the buffer; on the CPU there is no cuDNN to turn to."""
+    """Weights of several types or outside of the buffer; on the CPU there is no cuDNN to turn to."""
     network = Network(face, "LSTM", 2, torch.float32, num_layers=2)
     inputs = network.inputs(torch.float32)
     before = face.counts()
-    for change in ({"dropout": 0.5}, {}):
-        with face.enable(["rnn"]), suppress(NotImplementedError, RuntimeError):
-            network.call(inputs, **change)
-        network.weights[0] = network.weights[0].detach().clone()
+    with face.enable(["rnn"]), suppress(NotImplementedError, RuntimeError):
+        network.call([inputs[0].double(), *inputs[1:]])
+    network.weights[0] = network.weights[0].detach().clone()
+    with face.enable(["rnn"]), suppress(NotImplementedError, RuntimeError):
+        network.call(inputs)
     reasons = {key[1] for key, calls in face.counts().items() if calls != before.get(key, 0)}
     assert reasons >= {
-        "dropout between layers, whose random numbers are torch's own",
-        "weights that do not lie in one buffer: see flatten_parameters",
-    }
+        "float64 and float32 in one call", "weights that do not lie in one buffer: see flatten_parameters"
+    }  # fmt: skip
 
 
 def test_cudnn_does_not_read_what_lowdnn_has_saved(face: Face) -> None:

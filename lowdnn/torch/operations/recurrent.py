@@ -1,16 +1,20 @@
 """Recurrent networks of several layers and their gradients: PyTorch's entries to cuDNN for RNN, LSTM and GRU.
 
 A training pass leaves its gates and cell states in the reserve, in lowdnn's form, for the gradients. Such a reserve has
-two axes, and cuDNN's has one: neither kernel reads the other's.
+two axes, and cuDNN's has one: neither kernel reads the other's. Masks of dropout follow from two numbers of torch's
+generator, which the reserve has, too: they are not those that cuDNN would draw.
+Packed sequences are (rows, size): the rows of all sequences at the first step, then those at the second, and so on.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from lowdnn.enums import PointwiseMode
 from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
@@ -21,16 +25,21 @@ from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.rnn_enums import DirectionMode, RNNBiasMode, RNNMode
 from lowdnn.status import NotSupportedError
 from lowdnn.torch.operation import Arguments, Overload, Piece, Result, optional
-from lowdnn.torch.sketch import Declined, Dims, Sketch, check_floats, data_type_of
+from lowdnn.torch.sketch import DATA_TYPES, Declined, Dims, Sketch, check_floats, data_type_of
 
-_X, _W, _HX, _CX, _Y, _DY, _DHY, _DCY, _RESERVE = range(9)
-_DTYPES = {data_type_of(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
+_X, _W, _HX, _CX, _LENGTHS, _RANDOM = range(6)
+_Y, _DY, _DHY, _DCY, _RESERVE = range(5, 10)
+_DTYPES = {data_type: dtype for dtype, data_type in DATA_TYPES.items()}
 #: Gradients of these are asked for by a mask, in this order, and those of the weights last.
 _ASKED = ("x", "hx", "cx")
 
 
 class Network(NamedTuple):
-    """PyTorch's arguments behind the states; offsets: of the weights in their buffer, in elements, None without one."""
+    """PyTorch's arguments behind the states.
+
+    offsets: of the weights in their buffer, in elements, None without one.
+    packed: steps of the longest sequence and their number, where they are packed.
+    """
 
     offsets: Dims | None
     has_bias: bool
@@ -42,14 +51,18 @@ class Network(NamedTuple):
     dropout: float
     is_training: bool
     is_bidirectional: bool
-    batch_sizes: Dims
+    packed: tuple[int, int] | None
+
+    @property
+    def drops(self) -> bool:
+        return self.dropout > 0 and self.is_training and self.layers > 1
 
 
 def read(x: Any, weight: Sequence[Any], weights_of_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Arguments:
-    *numbers, batch_sizes, _dropout_state = rest
-    has_bias = weights_of_layer >= 4  # two matrices and two biases, and perhaps a projection
-    network = Network._make((_offsets(weight, buffer), has_bias, *numbers, tuple(batch_sizes)))
-    return (x.contiguous(), optional(buffer), hx.contiguous(), _contiguous(cx)), (network,)
+    tensors, (network,) = _read(x, weight, weights_of_layer, buffer, hx, cx, *rest)
+    # Numbers below 2^53 are exact in any type that a kernel may copy them in.
+    numbers = torch.empty(2, dtype=torch.int64, device=x.device).random_(1 << 53) if network.drops else None
+    return (*tensors, optional(numbers)), (network,)
 
 
 def read_backward(
@@ -57,23 +70,40 @@ def read_backward(
     dcy: Any, *rest: Any,
 ) -> Arguments:  # fmt: skip
     *network, reserve, mask = rest
-    tensors, numbers = read(x, weight, weights_of_layer, buffer, hx, cx, *network)
+    tensors, numbers = _read(x, weight, weights_of_layer, buffer, hx, cx, *network)
     gradient = torch.zeros_like(y) if dy is None else dy
     gradients = gradient.contiguous(), _contiguous(dhy), _contiguous(dcy)
     return (*tensors, y.contiguous(), *gradients, reserve), (*numbers, tuple(mask))
 
 
+def _read(
+    x: Any, weight: Sequence[Any], weights_of_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any
+) -> tuple[tuple[Any, ...], tuple[Network]]:
+    *numbers, batch_sizes, _dropout_state = rest
+    has_bias = weights_of_layer >= 4  # two matrices and two biases, and perhaps a projection
+    packed = (len(batch_sizes), batch_sizes[0]) if batch_sizes else None
+    network = Network._make((_offsets(weight, buffer), has_bias, *numbers, packed))
+    lengths = _lengths(batch_sizes, x.device) if batch_sizes else None
+    tensors = x.contiguous(), optional(buffer), hx.contiguous(), _contiguous(cx), optional(lengths)
+    return tensors, (network,)
+
+
 def forward(sketch: Sketch, network: Network) -> Result:
     """(y, hy, cy, reserve, weights)"""
-    own = _Tensors(sketch, network)
+    own = _Tensors(sketch, network, (_X, _W, _HX, _CX))
     rnn, x = own.rnn, sketch.tensors[_X]
-    y = sketch.allocate((*x.shape[:2], rnn.output_size), x.dtype)
+    y = sketch.allocate((*x.shape[:-1], rnn.output_size), x.dtype)
     hy = sketch.allocate(sketch.tensors[_HX].shape, x.dtype)
     cy = sketch.allocate(sketch.tensors[_CX].shape if rnn.is_lstm else (0,), x.dtype)
     size_bytes = reserve_space_bytes(rnn, own.data_type)
     reserve = sketch.allocate((1, size_bytes) if network.is_training else (0,), torch.uint8)
-    places = {"x": _X, "y": y, "w": _W, "hx": _HX, "hy": hy, "cx": _CX, "cy": cy}
+    places = {"x": _X, "y": y, "w": _W, "hx": _HX, "hy": hy, "cx": _CX, "cy": cy, "seq_lengths": _LENGTHS}
     saved = own.saved(reserve) if network.is_training else {}
+    if network.drops:
+        for number, port in enumerate(("dropout_seed", "dropout_offset")):
+            given = sketch.part(_RANDOM, 8 * number, (1,), torch.int64)
+            sketch.pointwise(PointwiseMode.IDENTITY, sketch.at(saved[port]), sketch.at(given))
+        sketch.end_step()
     sketch.add(RnnForward.of(rnn, own.tensors(places | saved), is_training=network.is_training))
     sketch.end_step()
     return y, hy, cy, reserve, _W
@@ -81,7 +111,7 @@ def forward(sketch: Sketch, network: Network) -> Result:
 
 def backward(sketch: Sketch, network: Network, mask: tuple[bool, ...]) -> Result:
     """(dx, dhx, dcx, gradients of the weights)"""
-    own = _Tensors(sketch, network)
+    own = _Tensors(sketch, network, (_X, _W, _HX, _CX, _Y, _DY, _DHY, _DCY))
     rnn, reserve = own.rnn, sketch.tensors[_RESERVE]
     if len(reserve.shape) != 2 or reserve.shape[1] != reserve_space_bytes(rnn, own.data_type):
         raise Declined("gradients of a forward pass that did not run on lowdnn")
@@ -91,6 +121,7 @@ def backward(sketch: Sketch, network: Network, mask: tuple[bool, ...]) -> Result
         port: sketch.allocate(sketch.tensors[place].shape, sketch.tensors[_X].dtype) for port, place in wanted.items()
     }
     places = {"y": _Y, "dy": _DY, "dhy": _DHY, "dcy": _DCY, "w": _W, "hx": _HX, "cx": _CX}
+    places["seq_lengths"] = _LENGTHS
     results = {f"d{port}": place for port, place in gradients.items()}
     sketch.add(RnnBackwardData.of(rnn, own.tensors(places | saved | results)))
     sketch.end_step()
@@ -98,7 +129,8 @@ def backward(sketch: Sketch, network: Network, mask: tuple[bool, ...]) -> Result
     if not mask[3]:
         return *asked, []
     dw = sketch.allocate(sketch.tensors[_W].shape, sketch.tensors[_X].dtype)
-    sketch.add(RnnBackwardWeights.of(rnn, own.tensors({"x": _X, "y": _Y, "hx": _HX, "dw": dw} | saved)))
+    read = {"x": _X, "y": _Y, "hx": _HX, "seq_lengths": _LENGTHS}
+    sketch.add(RnnBackwardWeights.of(rnn, own.tensors({**read, "dw": dw, **saved})))
     sketch.end_step()
     pieces = [Piece(dw, region.dims, packed_strides(region.dims), region.offset) for region in own.regions]
     return *asked, pieces
@@ -117,22 +149,24 @@ def backward_native(native: Callable[..., Any], keys: Any, *args: Any) -> Any:
 
 
 class _Tensors:
-    """The operation's network and its tensors. Declines calls that lowdnn does not take."""
+    """The operation's network and its tensors. Declines calls that lowdnn does not take.
 
-    def __init__(self, sketch: Sketch, network: Network) -> None:
+    floats: the places of all that have the type of x.
+    """
+
+    def __init__(self, sketch: Sketch, network: Network, floats: Sequence[int]) -> None:
         x = sketch.tensors[_X]
-        check_floats(x, *sketch.tensors[_W:_RESERVE])
-        if network.batch_sizes or len(x.shape) != 3:
-            raise Declined("packed sequences")
-        if network.dropout and network.is_training and network.layers > 1:
-            raise Declined("dropout between layers, whose random numbers are torch's own")
-        self._sketch, self._batch_first = sketch, network.batch_first
+        check_floats(*(sketch.tensors[place] for place in floats))
+        if len(x.shape) != (3 if network.packed is None else 2):
+            raise Declined(f"sequences of dims {list(x.shape)}")
+        self._sketch, self._batch_first = sketch, network.batch_first and network.packed is None
         self.data_type = data_type_of(x.dtype)
-        length, batch = x.shape[1::-1] if network.batch_first else x.shape[:2]
+        length, batch = network.packed or (x.shape[1::-1] if network.batch_first else x.shape[:2])
         self.rnn = Rnn(
-            RNNMode(network.mode), length, batch, x.shape[2], network.hidden_size, network.projection_size,
+            RNNMode(network.mode), length, batch, x.shape[-1], network.hidden_size, network.projection_size,
             network.layers, DirectionMode(int(network.is_bidirectional)),
             RNNBiasMode.DOUBLE_BIAS if network.has_bias else RNNBiasMode.NO_BIAS,
+            dropout_probability=network.dropout if network.drops else 0.0,
             uses_tf32=sketch.allows_tf32 and x.dtype == torch.float32,
         )  # fmt: skip
         space = WeightSpace(self.rnn)
@@ -184,6 +218,20 @@ def _offsets(weight: Sequence[Any], buffer: Any) -> Dims | None:
         return None
     begin, size_bytes = buffer.data_ptr(), buffer.element_size()
     return tuple([(own.data_ptr() - begin) // size_bytes for own in weight])
+
+
+def _lengths(batch_sizes: Sequence[int], device: Any) -> Any:
+    """The steps of each sequence in INT32, from the number of sequences that each step has."""
+    lengths: list[int] = []
+    for steps in range(len(batch_sizes), 0, -1):
+        lengths += [steps] * (batch_sizes[steps - 1] - len(lengths))
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        # A graph would copy again from memory of the host that is no longer there.
+        parts = [torch.full((count,), steps, dtype=torch.int32, device=device)
+                 for steps, count in sorted(Counter(lengths).items(), reverse=True)]  # fmt: skip
+        return torch.cat(parts)
+    found = torch.tensor(lengths, dtype=torch.int32)
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found
 
 
 def _contiguous(tensor: Any) -> Any:
