@@ -250,6 +250,18 @@ _TRANSFORMING = (
             (65, "conv_winograd_4x4_fp32", "ConvWinograd4x4Fp32", _TRUE_PRODUCTS),
         )
     ),
+    *(
+        EngineEntry(
+            index,
+            name,
+            f"conv.winograd.conv_winograd_fused.{home}",
+            (ConvolutionForward, ConvolutionBackwardData),
+        )
+        for index, name, home in (
+            (70, "conv_winograd_fused_2x2", "ConvWinogradFused2x2"),
+            (71, "conv_winograd_fused_2x2_fp32", "ConvWinogradFused2x2Fp32"),
+        )
+    ),
 )
 
 _COMPOSITE = EngineEntry(6, "composite", "composite.composite.Composite", (), (tuple(entry.name for entry in _SINGLE),))

@@ -169,18 +169,19 @@ def test_winograd_is_an_algorithm(caller: Caller, device: Runtime, direction: Di
     """Winograd is listed with its workspace, with and without rounding to TF32, and not first for a small layer."""
     mode = ConvolutionMode.CROSS_CORRELATION
     case = Case(caller, device, direction, strides=(1, 1), dilations=(1, 1), taps=(3, 3), mode=mode)
-    nonfused, other = direction.methods[Method.WINOGRAD]
+    nonfused, *second = direction.methods[Method.WINOGRAD]
+    (other,) = second or direction.methods[Method.WINOGRAD_FUSED]
     for math_type, error in ((MathType.DEFAULT_MATH, 0.05), (MathType.FMA_MATH, 1e-5)):
         caller.call("cudnnSetConvolutionMathType", case.convolution, math_type)
         rows = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", len(direction.order))
         listed = [row[0] for row in rows]
-        assert listed.index(nonfused) < listed.index(other)
-        assert listed[0] != nonfused
-        (memory,) = {row[3] for row in rows if row[0] == nonfused}
-        room = case.memory.put(np.zeros(memory, np.uint8))
-        assert case.run(int(nonfused), workspace=(room, memory)) is Status.SUCCESS, caller.last_error()
-        np.testing.assert_allclose(case.result, case.product, rtol=error, atol=error * np.abs(case.product).max())
-        assert case.run(int(nonfused), workspace=(room, memory - 1)) is Status.BAD_PARAM_SIZE_INSUFFICIENT
+        assert listed[0] not in (nonfused, other)
+        for number in (nonfused, other):
+            (memory,) = {row[3] for row in rows if row[0] == number}
+            room = case.memory.put(np.zeros(memory, np.uint8))
+            assert case.run(int(number), workspace=(room, memory)) is Status.SUCCESS, caller.last_error()
+            np.testing.assert_allclose(case.result, case.product, rtol=error, atol=error * np.abs(case.product).max())
+            assert case.run(int(number), workspace=(room, memory - 1)) is Status.BAD_PARAM_SIZE_INSUFFICIENT
 
 
 def test_methods_of_engines() -> None:
@@ -191,6 +192,7 @@ def test_methods_of_engines() -> None:
         "conv_implicit_gemm_mma": Method.IMPLICIT_PRODUCT,
         "conv_wgrad_wgmma": Method.IMPLICIT_PRODUCT,
         "conv_winograd_4x4_fp32": Method.WINOGRAD,
+        "conv_winograd_fused_2x2": Method.WINOGRAD_FUSED,
         "conv_stem": Method.PRODUCT,
         "matmul_wgmma": Method.PRODUCT,
     }

@@ -35,12 +35,15 @@ class Method(Enum):
     DIRECT = auto()
     FFT = auto()
     WINOGRAD = auto()
+    WINOGRAD_FUSED = auto()
 
 
 #: Beginnings of the names of engines that run products of tensors as they lie in memory, or of repacked ones.
 _PRODUCTS = ("matmul", "conv_stem", "conv_wgrad_packed", "composite")
 #: Beginnings of the names of engines without matrix products.
 _DIRECT = ("conv_direct", "conv_depthwise", "causal_conv1d", "pointwise")
+#: The beginning of the names of engines whose one kernel transforms and multiplies.
+_FUSED_WINOGRAD = "conv_winograd_fused"
 
 
 def method_of(engine: Engine) -> Method:
@@ -48,6 +51,8 @@ def method_of(engine: Engine) -> Method:
     if NumericalNote.FFT in engine.numerical_notes:
         return Method.FFT
     if NumericalNote.WINOGRAD in engine.numerical_notes:
+        if engine.name.startswith(_FUSED_WINOGRAD):
+            return Method.WINOGRAD_FUSED
         return Method.WINOGRAD
     if engine.name.startswith(_DIRECT):
         return Method.DIRECT
@@ -123,7 +128,8 @@ FORWARD = Direction(
         Method.IMPLICIT_PRODUCT: (F.IMPLICIT_PRECOMP_GEMM, F.IMPLICIT_GEMM),
         Method.PRODUCT: (F.GEMM,),
         Method.DIRECT: (F.DIRECT,),
-        Method.WINOGRAD: (F.WINOGRAD_NONFUSED, F.WINOGRAD),
+        Method.WINOGRAD: (F.WINOGRAD_NONFUSED,),
+        Method.WINOGRAD_FUSED: (F.WINOGRAD,),
         Method.FFT: (F.FFT_TILING, F.FFT),
     },
 )
@@ -133,7 +139,8 @@ BACKWARD_DATA = Direction(
     ("w", "dy", "dx"),
     {
         **dict.fromkeys(_SUMS, (D.ALGO_1, D.ALGO_0)),
-        Method.WINOGRAD: (D.ALGO_WINOGRAD_NONFUSED, D.ALGO_WINOGRAD),
+        Method.WINOGRAD: (D.ALGO_WINOGRAD_NONFUSED,),
+        Method.WINOGRAD_FUSED: (D.ALGO_WINOGRAD,),
         Method.FFT: (D.ALGO_FFT_TILING, D.ALGO_FFT),
     },
 )

@@ -48,9 +48,9 @@ from lowdnn.plan import Launch
 from lowdnn.status import Status
 
 _TAPS = 3
-_WINOGRAD_4X4 = (NumericalNote.WINOGRAD, NumericalNote.WINOGRAD_TILE_4x4)
+WINOGRAD_4X4 = (NumericalNote.WINOGRAD, NumericalNote.WINOGRAD_TILE_4x4)
 _WINOGRAD_6X6 = (NumericalNote.WINOGRAD, NumericalNote.WINOGRAD_TILE_6x6)
-_TENSOR_CORES = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
+TENSOR_CORES = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
 #: The uid of the products' first operand.
 _FIRST = 1
 #: The uid of the products' second operand.
@@ -82,9 +82,9 @@ class ConvWinograd(ProblemEngine["_Problem"], Floored):
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         operation = matched.anchor
-        if refused := _refuse_types(operation, self.types):
+        if refused := refuse_types(operation, self.types):
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-        if refused := _refuse_shape(operation):
+        if refused := refuse_shape(operation):
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
         problem = _problem_of(matched, self.results)
         if isinstance(problem, str):
@@ -120,8 +120,8 @@ class ConvWinograd2x2(ConvWinograd, OptIn):
     name = "conv_winograd_2x2"
     index = 62
     results = 2
-    tile_notes = _WINOGRAD_4X4
-    numerical_notes = (*_TENSOR_CORES, *_WINOGRAD_4X4)
+    tile_notes = WINOGRAD_4X4
+    numerical_notes = (*TENSOR_CORES, *WINOGRAD_4X4)
 
 
 class ConvWinograd4x4(ConvWinograd, OptIn):
@@ -131,7 +131,7 @@ class ConvWinograd4x4(ConvWinograd, OptIn):
     index = 63
     results = 4
     tile_notes = _WINOGRAD_6X6
-    numerical_notes = (*_TENSOR_CORES, *_WINOGRAD_6X6)
+    numerical_notes = (*TENSOR_CORES, *_WINOGRAD_6X6)
 
 
 class ConvWinograd2x2Fp32(ConvWinograd):
@@ -141,8 +141,8 @@ class ConvWinograd2x2Fp32(ConvWinograd):
     index = 64
     results = 2
     types = (DataType.FLOAT,)
-    tile_notes = _WINOGRAD_4X4
-    numerical_notes = (NumericalNote.TF32X3, *_WINOGRAD_4X4)
+    tile_notes = WINOGRAD_4X4
+    numerical_notes = (NumericalNote.TF32X3, *WINOGRAD_4X4)
 
 
 class ConvWinograd4x4Fp32(ConvWinograd):
@@ -194,13 +194,13 @@ def _problem_of(matched: Anchored[ConvolutionOperation], results: int) -> _Probl
         return _filter_gradient(operation, matched, results)
     if isinstance(operation, ConvolutionForward):
         names = (f"{operation.label}.x", f"{operation.label}.w")
-        return _forward(ForwardView(*names, Anchored(operation, dag)), results)
+        return forward_problem(ForwardView(*names, Anchored(operation, dag)), results)
     assert isinstance(operation, ConvolutionBackwardData), operation
     views = data_gradient_views(Anchored(operation, dag))
-    return views if isinstance(views, str) else _forward(views[0], results)
+    return views if isinstance(views, str) else forward_problem(views[0], results)
 
 
-def _forward(view: ForwardView, results: int) -> _Problem:
+def forward_problem(view: ForwardView, results: int) -> _Problem:
     """Tiles of y's pixels: the factors of x are tiles by channels, those of w filters by channels."""
     operation, dag = view.matched.anchor, view.matched.epilogue
     (images, filters, *pixels), channels, geometry = dag.dims, operation.w.dims[1], operation.convolution
@@ -212,7 +212,7 @@ def _forward(view: ForwardView, results: int) -> _Problem:
 
     alpha, is_flipped = results + _TAPS - 1, geometry.mode is ConvolutionMode.CONVOLUTION
     origin = (-geometry.pre_paddings[0], -geometry.pre_paddings[1])
-    of_x = Stored(_FIRST, operation.x.data_type, alpha, grid(channels, not _has_channels_last(operation.x)))
+    of_x = Stored(_FIRST, operation.x.data_type, alpha, grid(channels, not has_channels_last(operation.x)))
     of_w = Stored(_SECOND, operation.w.data_type, alpha, Grid(filters, 1, 1, channels, False))
     image = Transform(operation.x, Matrix.DATA, results, origin, False, of_x)
     taps = Transform(operation.w, Matrix.TAPS, 0, (0, 0), is_flipped, of_w)
@@ -233,7 +233,7 @@ def _filter_gradient(
     alpha = results + _TAPS - 1
 
     def transform(tensor: Tensor, matrix: Matrix, uid: int, origin: tuple[int, int]) -> Transform:
-        grid = Grid(images, rows, columns, tensor.dims[1], not _has_channels_last(tensor))
+        grid = Grid(images, rows, columns, tensor.dims[1], not has_channels_last(tensor))
         return Transform(tensor, matrix, results, origin, is_flipped, Stored(uid, tensor.data_type, alpha, grid))
 
     response = transform(operation.dy, Matrix.RESULTS, _FIRST, (0, 0))
@@ -243,12 +243,12 @@ def _filter_gradient(
     return _Problem((response, image), Output(matched.epilogue, Matrix.TAPS, products), sums_over_tiles=True)
 
 
-def _has_channels_last(tensor: Tensor) -> bool:
+def has_channels_last(tensor: Tensor) -> bool:
     """Whether neighbours in memory are channels."""
     return tensor.dims[1] > 1 and tensor.strides[1] <= min(tensor.strides[2:])
 
 
-def _refuse_types(operation: ConvolutionOperation, types: Sequence[DataType]) -> str:
+def refuse_types(operation: ConvolutionOperation, types: Sequence[DataType]) -> str:
     known = ", ".join(data_type.name for data_type in types)
     first, *others = inputs_of(operation).values()
     for tensor in (first, *others):
@@ -261,7 +261,7 @@ def _refuse_types(operation: ConvolutionOperation, types: Sequence[DataType]) ->
     return ""
 
 
-def _refuse_shape(operation: ConvolutionOperation) -> str:
+def refuse_shape(operation: ConvolutionOperation) -> str:
     geometry, taps = operation.convolution, operation.filter.dims[2:]
     if taps != (_TAPS, _TAPS):
         return f"{operation.label}.filter.dims: expected {_TAPS} x {_TAPS} taps, got {list(taps)}"

@@ -68,20 +68,32 @@ class Grid:
 
 @dataclass(frozen=True)
 class Stored:
-    """``alpha`` x ``alpha`` matrices of tiles by channels in the workspace, whose rows begin at whole accesses."""
+    """``alpha`` x ``alpha`` matrices of tiles by channels in the workspace, whose rows begin at whole accesses.
+
+    chunk: channels of a tile that lie together, channels last: a matrix has them for all tiles, then the next so many.
+    0: all channels lie together.
+    """
 
     uid: int
     data_type: DataType
     alpha: int
     grid: Grid
+    chunk: int = 0
 
     @cached_property
     def strides(self) -> tuple[int, int, int]:
         """Elements from one matrix, one tile and one channel to the next."""
+        if self.chunk:
+            return self.grid.items, self.chunk, 1
         unit = ACCESS_BYTES // dtypes.info(self.data_type).size_bytes
         pitch = ceil_div(self.grid.fast, unit) * unit
         grid = self.grid
         return (grid.channels * pitch, 1, pitch) if grid.channels_first else (grid.tiles * pitch, pitch, 1)
+
+    @property
+    def chunk_stride(self) -> int:
+        """Elements from one chunk to the next."""
+        return self.grid.tiles * self.chunk
 
     @property
     def size_bytes(self) -> int:
@@ -106,6 +118,7 @@ class TransformParams:
     INPUTS: int
     STEP: int
     CHANNELS_FIRST: int
+    CHUNK: int
 
 
 @dataclass(frozen=True)
@@ -126,10 +139,9 @@ class Transform:
     def kernel(self) -> KernelRef:
         alpha, grid = self.stored.alpha, self.stored.grid
         info = dtypes.info(self.source.data_type)
-        params = TransformParams(
-            info.c_type, alpha, self.matrix, self.matrix.columns(alpha), self.step, int(grid.channels_first)
-        )
-        order = "t" if grid.channels_first else "c"
+        columns, chunk = self.matrix.columns(alpha), self.stored.chunk
+        params = TransformParams(info.c_type, alpha, self.matrix, columns, self.step, int(grid.channels_first), chunk)
+        order = "t" if grid.channels_first else f"c{chunk or ''}"
         return KernelRef(
             name=f"winograd_transform_{info.short_name}_{alpha}x{alpha}_{self.matrix.lower()}{self.step}_{order}_sm80",
             source="conv/winograd/winograd_transform.cu",
@@ -139,7 +151,7 @@ class Transform:
 
     def launch(self, at_bytes: int) -> Launch:
         """The launch that stores the factors at ``at_bytes`` of the workspace."""
-        grid, (rows, columns) = self.stored.grid, self.source.dims[2:]
+        grid, (*_, rows, columns) = self.stored.grid, self.source.dims
         strides, offset = list(self.source.strides), 0
         if self.is_flipped:
             offset = (rows - 1) * strides[2] + (columns - 1) * strides[3]
@@ -148,8 +160,8 @@ class Transform:
             (
                 TensorPointer(self.source.uid, offset * self.source.element_bytes),
                 WorkspacePointer(at_bytes),
-                *i64((*strides, *self.stored.strides)),
-                *i32((rows, columns, *self.origin)),
+                *i64((*strides, *self.stored.strides, self.stored.chunk_stride)),
+                *i32((*self.source.dims, *self.origin)),
                 *grid.dividers,
                 *i32((grid.items,)),
             )

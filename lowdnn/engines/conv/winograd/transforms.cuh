@@ -43,25 +43,30 @@ __device__ __forceinline__ void add_multiple(f32& sum, f32 factor, f32 x) {
   if (factor != 0) sum = factor == 1 ? sum + x : factor == -1 ? sum - x : fmaf(factor, x, sum);
 }
 
+// y = row `row` of matrix x matrix^T.
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void row_along_both(const f32 (&matrix)[ROWS][COLUMNS], int row,
+                                               const f32 (&x)[COLUMNS][COLUMNS], f32 (&y)[ROWS]) {
+  f32 line[COLUMNS] = {};
+#pragma unroll
+  for (int i = 0; i < COLUMNS; ++i) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) add_multiple(line[j], matrix[row][i], x[i][j]);
+  }
+#pragma unroll
+  for (int column = 0; column < ROWS; ++column) {
+    y[column] = 0;
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) add_multiple(y[column], matrix[column][j], line[j]);
+  }
+}
+
 // y = matrix x matrix^T.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void along_both(const f32 (&matrix)[ROWS][COLUMNS], const f32 (&x)[COLUMNS][COLUMNS],
                                            f32 (&y)[ROWS][ROWS]) {
 #pragma unroll
-  for (int row = 0; row < ROWS; ++row) {
-    f32 line[COLUMNS] = {};
-#pragma unroll
-    for (int i = 0; i < COLUMNS; ++i) {
-#pragma unroll
-      for (int j = 0; j < COLUMNS; ++j) add_multiple(line[j], matrix[row][i], x[i][j]);
-    }
-#pragma unroll
-    for (int column = 0; column < ROWS; ++column) {
-      y[row][column] = 0;
-#pragma unroll
-      for (int j = 0; j < COLUMNS; ++j) add_multiple(y[row][column], matrix[column][j], line[j]);
-    }
-  }
+  for (int row = 0; row < ROWS; ++row) row_along_both(matrix, row, x, y[row]);
 }
 
 // y = matrix^T x matrix.
