@@ -22,11 +22,16 @@ Observe = Callable[[float], None]
 
 @dataclass(slots=True)
 class Pair:
-    """Two events of one context, before and behind some launches. observe: gets the time between them."""
+    """Two events of one context, before and behind some launches.
+
+    observe: gets the time between them, and then observe_host the seconds that the host took for the launches.
+    """
 
     start: int
     end: int
     observe: Observe | None = None
+    host_seconds: float = 0.0
+    observe_host: Observe | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,10 @@ class _Pairs:
         """A pair; the one that has waited for the longest time where there are no more; None from a closed clock."""
         if not self._is_open:
             return None
-        with suppress(IndexError):
+        try:
             return self._free.pop()
+        except IndexError:
+            pass
         if next(self._numbers) < MOST_PAIRS:
             driver = self._home.driver
             with self._home.activated():
@@ -149,9 +156,13 @@ class _Pairs:
             self.give_back(pair)
             return
         observe, pair.observe = pair.observe, None
+        observe_host, pair.observe_host = pair.observe_host, None
+        host_seconds = pair.host_seconds
         self.give_back(pair)
         if observe is not None:
             observe(seconds)
+        if observe_host is not None:
+            observe_host(host_seconds)
 
     def close(self) -> None:
         """Hands over what is done, and destroys every event that no thread has in its hands."""

@@ -115,9 +115,8 @@ class WatchedPlan(LoadedPlan):
         except BaseException:
             clock.drop(pair)
             raise
-        elapsed = perf_counter() - start
+        pair.host_seconds, pair.observe_host = perf_counter() - start, watch.observe_host
         clock.end(pair, stream)
-        watch.observe_host(elapsed)
 
 
 class PlanWatcher:
