@@ -67,6 +67,8 @@ class CausalConv1dNode(PortsNode):
                 raise BadParamError.at(f"{self.given[port].label}.dims", expected=expected, got=dims)
 
     def _state_dims(self) -> tuple[int, ...]:
+        if "state_indices" in self.given and "initial_states" in self.given:
+            return tuple(self.given["initial_states"].get_dim())
         batch, channels, *_ = self.given["x"].get_dim()
         offsets = self.given.get("offsets")
         return batch if offsets is None else offsets.get_dim()[0] - 1, channels, self.given["weight"].get_dim()[1] - 1
@@ -109,6 +111,7 @@ class CausalConvolutionMethods(GraphBuilder):
         initial_states: Tensor | None = None,
         return_final_states: bool = False,
         activation: str | None = None,
+        conv_state_indices: Tensor | None = None,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None]:
@@ -119,9 +122,15 @@ class CausalConvolutionMethods(GraphBuilder):
         one batch between the ``cu_seqlens`` (N + 1,), both INT32 or INT64. ``initial_states`` (N, D, K - 1) are the
         elements before them, otherwise 0, and the final states the last ones, which follow with
         ``return_final_states``. Computed in FLOAT, or in DOUBLE for ``x`` in DOUBLE.
+
+        With ``conv_state_indices`` (N,), INT32 or INT64, the states are a pool (S, D, K - 1). Sequence n has the slot
+        conv_state_indices[n], and a sequence whose index is not one of 0 to S - 1 is empty. Slots that no sequence has
+        stay as they are in the memory of the final states, which are an output. Of several sequences with one slot, all
+        read what it has before, and the last one's states stay in it.
         """
         where = "causal_conv1d"
         given = {"bias": bias, "offsets": cu_seqlens, "lengths": seq_len, "initial_states": initial_states}
+        given["state_indices"] = conv_state_indices
         made = ("y", "final_states") if boolean(return_final_states, f"{where}.return_final_states") else ("y",)
         node = _node(where, {"x": x, "weight": weight, **given}, made, activation)
         outputs = self._add_all(node, compute_data_type, name)
@@ -159,12 +168,19 @@ class CausalConvolutionMethods(GraphBuilder):
         weight: Tensor,
         bias: Tensor | None = None,
         activation: str | None = None,
+        conv_state_indices: Tensor | None = None,
+        seq_len: Tensor | None = None,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor]:
         """(Y, FINAL_STATES): ``causal_conv1d`` of the next elements ``x`` (B, D, L) of sequences, of which
-        ``conv_state`` (B, D, K - 1) has the last ones before. Both states may be the same memory."""
-        given = {"x": x, "weight": weight, "bias": bias, "initial_states": conv_state}
+        ``conv_state`` (B, D, K - 1) has the last ones before. Both states may be the same memory.
+
+        With ``conv_state_indices`` they are a pool (S, D, K - 1), as in ``causal_conv1d``: rows of a batch of changing
+        requests keep their slots, and rows with an index of -1 are padding, where Y is 0.
+        """
+        given = {"x": x, "weight": weight, "bias": bias, "lengths": seq_len, "initial_states": conv_state}
+        given["state_indices"] = conv_state_indices
         node = _node("causal_conv1d_update", given, ("y", "final_states"), activation)
         y, final_states = self._add_all(node, compute_data_type, name)
         return y, final_states

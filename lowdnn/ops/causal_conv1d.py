@@ -8,6 +8,9 @@ x is (B, D, L), weight (D, K), bias (D,). Elements before a sequence's first are
 * lengths (B,): sequence b is the first lengths[b] elements of batch b;
 * offsets (N + 1,): B is 1, and sequence n has the elements offsets[n] up to offsets[n + 1], which ascend.
 
+States may be slots of a pool, (S, D, K - 1): sequence n has slot state_indices[n]. A sequence whose index is not one of
+0 to S - 1 is empty, whatever its lengths or offsets say.
+
 Elements of x beyond all sequences do not count. There, y and the gradient of x are 0. The activations are IDENTITY and
 SILU, z * sigmoid(z).
 Sources: cudnn_subquadratic_ops.h; Gu and Dao, "Mamba: Linear-time sequence modeling with selective state spaces", 2023.
@@ -44,6 +47,8 @@ class CausalConv1d:
     offsets: Tensor | None
     initial_states: Tensor | None
     activation: CausalConv1dActivation
+    state_indices: Tensor | None = None
+    slots: int | None = None  #: S
 
     @property
     def taps(self) -> int:
@@ -57,7 +62,7 @@ class CausalConv1d:
 
     @property
     def state_dims(self) -> tuple[int, int, int]:
-        return self.count, self.x.dims[1], self.taps - 1
+        return self.count if self.slots is None else self.slots, self.x.dims[1], self.taps - 1
 
     @property
     def compute_type(self) -> DataType:
@@ -106,13 +111,21 @@ class CausalConv1d:
             bounds = [(0, int(offsets[n]), int(offsets[n + 1])) for n in range(self.count)]
         for number, (b, first, end) in enumerate(bounds):
             first, end = min(max(first, 0), length), min(max(end, 0), length)
-            yield number, b, slice(first, max(first, end))
+            yield number, b, slice(first, max(first, end) if self.slot(values, number) is not None else first)
+
+    def slot(self, values: Values, number: int) -> int | None:
+        """The place of a sequence's states among all; None where its index lies outside of the pool."""
+        if self.state_indices is None:
+            return number
+        slot = int(values["state_indices"][number])
+        return slot if 0 <= slot < self.state_dims[0] else None
 
     def extended(self, values: Values, number: int, batch: int, elements: slice) -> NDArray[Any]:
         """A sequence (D, K - 1 + its length) behind the elements before it."""
         before = np.zeros(self.state_dims[1:])
-        if self.initial_states is not None:
-            before = values["initial_states"][number]
+        slot = self.slot(values, number)
+        if self.initial_states is not None and slot is not None:
+            before = values["initial_states"][slot]
         return np.concatenate([before, values["x"][batch, :, elements]], axis=1)
 
     def sums(self, values: Values, extended: NDArray[Any]) -> NDArray[Any]:
@@ -131,12 +144,16 @@ class CausalConv1d:
             if self.x.dims[0] != 1:
                 expected = "a batch of 1 with offsets"
                 raise UnsupportedShapeError.at(f"{where}.x.dims", expected=expected, got=list(self.x.dims))
-        for port, tensor in (("lengths", self.lengths), ("offsets", self.offsets)):
+        check_dims(where, (self.count,), {"state_indices": self.state_indices})
+        indices = {"lengths": self.lengths, "offsets": self.offsets, "state_indices": self.state_indices}
+        for port, tensor in indices.items():
             if tensor is not None and tensor.data_type not in INDEX_TYPES:
                 found = tensor.data_type.name
                 raise UnsupportedDataTypeError.at(f"{where}.{port}.data_type", expected="INT32 or INT64", got=found)
 
     def _check_states(self, where: str, states: Mapping[str, Tensor | None]) -> None:
+        if self.state_indices is not None and self.slots is None:
+            raise BadParamError.at(f"{where}.state_indices", expected="none without states", got="one")
         check_dims(where, self.state_dims, dict(states))
         for port, tensor in states.items():
             if tensor is not None and self.taps == 1:

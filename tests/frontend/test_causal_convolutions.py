@@ -12,6 +12,7 @@ import lowdnn.frontend as cudnn
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.python_graph import pygraph
 from tests.support.data import fresh_seed
+from tests.support.runtime import download, upload
 
 FLOAT, INT32 = cudnn.data_type.FLOAT, cudnn.data_type.INT32
 RNG = np.random.default_rng(5)
@@ -67,6 +68,34 @@ def test_steps_of_decoding(handle: Handle) -> None:
         found = graph.run(x=np.ascontiguousarray(X[:, :, step : step + 1]), s=states, w=W, b=B)
         np.testing.assert_allclose(found["y"].numpy()[..., 0], wanted[..., step], rtol=1e-4, atol=1e-5)
         states = found["after"].numpy()
+
+
+def test_decoding_of_requests_that_come_and_go(handle: Handle) -> None:
+    """Each request has a slot, whichever row of the batch it is in; a row of -1 is padding."""
+    graph, dims = graph_of(handle), {"x": [3, 6, 1], "pool": [5, 6, 3], "w": [6, 4], "b": [6]}
+    x, state, w, b = (graph.tensor(extents, name=name) for name, extents in dims.items())
+    slots = graph.tensor([3], data_type=INT32, name="slots")
+    y, after = graph.causal_conv1d_update(x, state, w, b, conv_state_indices=slots)
+    y.set_output(True).set_name("y")
+    after.set_output(True).set_name("after")
+    graph.build([cudnn.heur_mode.A])
+    assert after.get_dim() == [5, 6, 3]
+    pool, wanted = upload(handle.runtime, np.zeros((5, 6, 3), np.float32)), convolved(X)
+    sequences, steps = {3: 0, 1: 1}, {3: 0, 1: 0}  # by slot: the sequence of X, and how much of it has been
+    for rows in ((3, -1, 1), (1, 3, -1), (-1, -1, 1), (3, 1, 5)):
+        given = [X[sequences[slot], :, steps[slot]] if slot in steps else X[0, :, 9] for slot in rows]
+        arrays = {"x": np.stack(given), "w": W, "b": B, "y": np.ones((3, 6), np.float32)}
+        arrays["slots"] = np.array(rows, np.int32)
+        buffers = {name: upload(handle.runtime, item) for name, item in arrays.items()}
+        buffers |= {"pool": pool, "after": pool}
+        graph.execute({name: buffer.address for name, buffer in buffers.items()}, handle=handle)
+        handle.runtime.context.synchronize()
+        found = download(buffers["y"], np.float32).reshape(3, 6)
+        for row, slot in enumerate(rows):
+            expected = wanted[sequences[slot], :, steps[slot]] if slot in steps else 0
+            np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
+        steps = {slot: step + (slot in rows) for slot, step in steps.items()}
+    assert not download(pool, np.float32).reshape(5, 6, 3)[[0, 2, 4]].any()
 
 
 def test_gradients_of_packed_sequences(handle: Handle) -> None:

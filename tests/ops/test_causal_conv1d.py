@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ SILU = CausalConv1dActivation.SILU
 
 def tensor(uid: int, *dims: int, data_type: DataType = DataType.FLOAT) -> Tensor:
     return Tensor(uid, data_type, dims, packed_strides(dims), 16)
+
+
+#: The slots of two sequences.
+INDICES = tensor(4, 2, data_type=DataType.INT32)
 
 
 def forward(**changes: Any) -> CausalConv1dForward:
@@ -70,6 +75,23 @@ def values_of(operation: CausalConv1dForward | CausalConv1dBackward, seed: int) 
         (
             {"final_states": tensor(4, 2, 3, 3, data_type=DataType.HALF)},
             "final_states.data_type: expected FLOAT, as of x, got HALF",
+        ),
+        ({"state_indices": INDICES}, "state_indices: expected none without states, got one"),
+        (
+            {"state_indices": tensor(4, 3, data_type=DataType.INT32), "initial_states": tensor(5, 7, 3, 3)},
+            "state_indices.dims: expected [2], got [3]",
+        ),
+        (
+            {"state_indices": tensor(4, 2), "initial_states": tensor(5, 7, 3, 3)},
+            "state_indices.data_type: expected INT32 or INT64, got FLOAT",
+        ),
+        (
+            {"state_indices": INDICES, "initial_states": tensor(5, 7, 3, 3), "final_states": tensor(6, 2, 3, 3)},
+            "final_states.dims: expected [7, 3, 3], got [2, 3, 3]",
+        ),
+        (
+            {"state_indices": INDICES, "final_states": replace(tensor(6, 7, 3, 3), is_virtual=True)},
+            "final_states: expected an output beside state_indices, since it keeps its other slots, got a virtual",
         ),
         (
             {"weight": tensor(2, 3, 1), "final_states": tensor(4, 2, 3, 0)},
@@ -123,6 +145,26 @@ def test_parts_of_a_sequence_follow_each_other() -> None:
         np.testing.assert_allclose(found["y"], wanted[:, :, first : first + length])
         states, first = found["final_states"], first + length
     np.testing.assert_array_equal(states, values["x"][:, :, -3:])
+
+
+def test_a_pool_is_the_states_of_each_sequence_in_its_slot() -> None:
+    """A sequence without a slot is empty; slots without a sequence stay; the last sequence of a slot counts."""
+    dims, pool = (4, 3, 5), tensor(8, 6, 3, 3)
+    shared = {"x": tensor(1, *dims), "y": tensor(3, *dims)}
+    plain = forward(**shared, initial_states=tensor(8, 4, 3, 3), final_states=tensor(9, 4, 3, 3))
+    indices = tensor(10, 4, data_type=DataType.INT64)
+    pooled = forward(**shared, initial_states=pool, final_states=tensor(9, 6, 3, 3), state_indices=indices)
+    values = values_of(pooled, 4) | {"state_indices": np.array([2, -1, 4, 2])}
+    old = values["final_states"] = np.random.default_rng(5).standard_normal((6, 3, 3))
+    found = pooled.reference(values)
+    wanted = plain.reference(values | {"initial_states": values["initial_states"][[2, 0, 4, 2]]})
+    np.testing.assert_array_equal(found["y"][[0, 2, 3]], wanted["y"][[0, 2, 3]])
+    np.testing.assert_array_equal(found["y"][1], 0)
+    np.testing.assert_array_equal(found["final_states"][[2, 4]], wanted["final_states"][[3, 2]])
+    np.testing.assert_array_equal(found["final_states"][[0, 1, 3, 5]], old[[0, 1, 3, 5]])
+    del values["final_states"]
+    with pytest.raises(LowdnnError, match="final_states: expected old values beside state_indices, got none"):
+        pooled.reference(values)
 
 
 @pytest.mark.parametrize("activation", CausalConv1dActivation)

@@ -42,6 +42,10 @@ def draw(form: CausalForm, rng: np.random.Generator, most: int) -> str:
     if form.sequences == "sizes":
         inner = np.sort(rng.integers(0, length + 1, int(rng.integers(1, 6))))
         words.append("sizes=" + "x".join(str(int(n)) for n in np.diff([0, *inner])))
+    if "dir=fwd" in form.words and form.taps > 1 and "states=none" not in form.words and rng.integers(3) == 0:
+        count = words[-1].count("x") + 1 if form.sequences == "sizes" else batch
+        pool = int(rng.integers(1, 2 * count + 1))
+        words.append("slots=" + "x".join(str(int(n)) for n in rng.integers(0, pool + 2, count)) + f" pool={pool}")
     return " ".join(words)
 
 

@@ -34,6 +34,7 @@ class CausalConv1dCase(Case):
 
     lengths: elements of each batch's sequence.  sizes: elements of each of the sequences that lie one behind the other
     in the only batch.  index: the type of those.  states: the places, before or after the sequences, that have states.
+    slots: the slot of each sequence in a pool of states, with dir=fwd.  pool: the number of slots.
     layout: the memory order of x and dy, by default positions side by side; with nhwc channels are.  out_layout: the
     memory order of y and dx.  dtype: the type of x and dy.  params: the type of weight and bias.  out: the type of y
     and dx.  sums: the type of the gradients of weight and bias.
@@ -51,6 +52,8 @@ class CausalConv1dCase(Case):
     lengths: tuple[int, ...] = key(text.extents(0, _MOST_SEQUENCES), ())
     sizes: tuple[int, ...] = key(text.extents(0, _MOST_SEQUENCES), ())
     states: str = key(text.choice("none", "initial", "final", "both"), "none")
+    slots: tuple[int, ...] = key(text.extents(0, _MOST_SEQUENCES), ())
+    pool: int = key(text.integer(0), 0)
     layout: str = key(text.choice(*(item.value for item in Layout)), "row")
     out_layout: str | None = key(text.choice(*(item.value for item in Layout)), None)
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
@@ -73,7 +76,9 @@ class CausalConv1dCase(Case):
             optional["lengths"] = builder.tensor((self.b,), self.index, name="lengths")
         if self.sizes:
             optional["offsets"] = builder.tensor((len(self.sizes) + 1,), self.index, name="offsets")
-        states = (len(self.sizes) or self.b, self.c, self.k - 1)
+        if self.slots:
+            optional["state_indices"] = builder.tensor((len(self.slots),), self.index, name="state_indices")
+        states = (self.pool if self.slots else len(self.sizes) or self.b, self.c, self.k - 1)
         if self.states in ("initial", "both"):
             optional["initial_states"] = builder.tensor(states, self.dtype, name="initial_states")
         activation = CausalConv1dActivation.SILU if self.act == "silu" else CausalConv1dActivation.IDENTITY
@@ -97,6 +102,7 @@ class CausalConv1dCase(Case):
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         bounds = {"lengths": np.array(self.lengths), "offsets": np.cumsum((0, *self.sizes))}
+        bounds["state_indices"] = np.array(self.slots)
         found = super().inputs(seed, exact)
         given = (tensor for tensor in self.graph().inputs if tensor.name in bounds)
         return found | {tensor.uid: dtypes.from_float64(bounds[tensor.name], tensor.data_type) for tensor in given}
@@ -113,6 +119,10 @@ class CausalConv1dCase(Case):
     def sum_type(self) -> DataType:
         return DataType.DOUBLE if self.dtype is DataType.DOUBLE else DataType.FLOAT
 
+    def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
+        """The final states, where some slots keep their old values."""
+        return [tensor for tensor in graph.outputs if self.slots and tensor.name == "final_states"]
+
     def _check(self) -> None:
         if self.lengths and len(self.lengths) != self.b:
             got = "x".join(map(str, self.lengths))
@@ -122,3 +132,7 @@ class CausalConv1dCase(Case):
             raise BadParamError.at("causal_conv1d.sizes", expected=expected, got=sum(self.sizes))
         if self.dir == "bwd" and self.states in ("final", "both"):
             raise BadParamError.at("causal_conv1d.states", expected="none or initial with dir=bwd", got=self.states)
+        if self.dir == "bwd" and self.slots:
+            raise BadParamError.at(
+                "causal_conv1d.slots", expected="none with dir=bwd", got="x".join(map(str, self.slots))
+            )

@@ -12,8 +12,8 @@
 // each of which needs one more tile.
 // Shared memory: none.
 // Launch: THREADS threads; one block for each of the digits of place_of().
-// Macros: X W BIAS DY Y COMPUTE (types) INDEX SEQUENCES HAS_STATES HAS_BIAS TAPS ADJOINT ACTIVATION TILES THREADS LANES
-// CHANNELS ALONG_CHANNELS X_WIDTH DY_WIDTH Y_WIDTH.
+// Macros: X W BIAS DY Y COMPUTE (types) INDEX SEQUENCES HAS_STATES SLOT HAS_SLOTS HAS_BIAS TAPS ADJOINT ACTIVATION TILES
+// THREADS LANES CHANNELS ALONG_CHANNELS X_WIDTH DY_WIDTH Y_WIDTH.
 
 #include "include/pointwise.cuh"
 #include "sequence_bounds.cuh"
@@ -67,7 +67,8 @@ __device__ __forceinline__ void add_chunk(
 }
 
 // y of a tile from its sums.
-__device__ __forceinline__ void finish(const Params& p, const Place& place, i32 first, i32 begin, i32 end, Sums& sums) {
+__device__ __forceinline__ void finish(
+    const Params& p, const Place& place, const TileBounds& bounds, i32 first, i32 begin, i32 end, Sums& sums) {
   Packed<DY> dy;
   if constexpr (ACTIVATION == 2) {
     load_tile<DY_WIDTH>(dy, row_at(p.dy, p.dy_strides, place), p.dy_strides, first, begin, end);
@@ -75,7 +76,8 @@ __device__ __forceinline__ void finish(const Params& p, const Place& place, i32 
   Y results[POSITIONS][CHANNELS];
 #pragma unroll
   for (int i = 0; i < POSITIONS; ++i) {
-    const bool exists = SEQUENCES == 0 || (first + i >= begin && first + i < end);  // others are not stored
+    bool exists = SEQUENCES == 0 || (first + i >= begin && first + i < end);  // positions of no batch are not stored
+    if constexpr (HAS_SLOTS) exists = bounds.before[i] >= 0;
 #pragma unroll
     for (int c = 0; c < CHANNELS; ++c) {
       Value value = sums[i][c];
@@ -137,5 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     }
   }
 #pragma unroll
-  for (int t = 0; t < TILES; ++t) finish(p, place, place.first(t, TILES), begin, end, sums[t]);
+  for (int t = 0; t < TILES; ++t) {
+    finish(p, place, bounds[t], place.first(t, TILES), begin, end, sums[t]);
+  }
 }

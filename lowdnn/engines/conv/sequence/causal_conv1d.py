@@ -52,6 +52,6 @@ class CausalConv1dEngine(SingleOperation[CausalConv1dForward]):
             convolution = Convolution(tiling, tiling.rows_of(operation.x), tiling.rows_of(operation.y), activation)
             moved = bytes_of((operation.x, operation.y, operation.weight))
             found.add(convolution.kernel(operation, arch, tiles), convolution.launch(tiles, moved))
-        if operation.final_states is not None and operation.final_states.element_count:
+        if operation.final_states is not None and operation.final_states.element_count * operation.operands.count:
             found.add(*final_states(operation, tiling, arch))
         return found

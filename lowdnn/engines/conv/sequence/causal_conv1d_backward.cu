@@ -13,8 +13,8 @@
 // before it is computed.
 // Shared memory: (taps + 1) * THREADS * CHANNELS sums where ALONG_CHANNELS is 1.
 // Launch: THREADS threads; one block for each of the digits of place_of().
-// Macros: X W BIAS DY DX COMPUTE (types) INDEX SEQUENCES HAS_STATES HAS_BIAS HAS_SILU TAPS THREADS LANES CHANNELS
-// ALONG_CHANNELS X_WIDTH DY_WIDTH DX_WIDTH.
+// Macros: X W BIAS DY DX COMPUTE (types) INDEX SEQUENCES HAS_STATES SLOT HAS_SLOTS HAS_BIAS HAS_SILU TAPS THREADS
+// LANES CHANNELS ALONG_CHANNELS X_WIDTH DY_WIDTH DX_WIDTH.
 
 #include "sequence_bounds.cuh"
 #include "sequence_sums.cuh"

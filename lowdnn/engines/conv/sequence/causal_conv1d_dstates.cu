@@ -8,8 +8,8 @@
 // few taps; those of many are given g (HAS_SILU 0).
 // Shared memory: none.
 // Launch: THREADS threads; ceil(sequences * channels / THREADS) blocks.
-// Macros: X W BIAS G DSTATES COMPUTE (types) INDEX SEQUENCES HAS_STATES HAS_BIAS HAS_SILU THREADS LANES CHANNELS
-// ALONG_CHANNELS.
+// Macros: X W BIAS G DSTATES COMPUTE (types) INDEX SEQUENCES HAS_STATES SLOT HAS_SLOTS HAS_BIAS HAS_SILU THREADS LANES
+// CHANNELS ALONG_CHANNELS.
 
 #include "sequence_bounds.cuh"
 #include "silu.cuh"

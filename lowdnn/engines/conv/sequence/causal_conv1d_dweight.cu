@@ -10,7 +10,8 @@
 // tiles of x that lie so many positions before it; blocks of other taps read the same from L2.
 // Shared memory: (POSITIONS + 1) * THREADS * CHANNELS sums where ALONG_CHANNELS is 1.
 // Launch: THREADS threads; blocks (the digits of place_of(), ceil(taps / POSITIONS)).
-// Macros: X G COMPUTE (types) INDEX SEQUENCES HAS_STATES THREADS LANES CHANNELS ALONG_CHANNELS X_WIDTH G_WIDTH.
+// Macros: X G COMPUTE (types) INDEX SEQUENCES HAS_STATES SLOT HAS_SLOTS THREADS LANES CHANNELS ALONG_CHANNELS X_WIDTH
+// G_WIDTH.
 
 #include "sequence_bounds.cuh"
 #include "sequence_sums.cuh"

@@ -3,6 +3,8 @@
 // SEQUENCES says what `bounds` has: 0 nothing, since each batch is a sequence; 1 the lengths of the batches' sequences;
 // 2 the ascending offsets of `count` sequences in one batch, and the end of the last. INDEX is its type. Values that lie
 // outside of the batch count as its ends. HAS_STATES: whether the taps - 1 samples before each sequence are given.
+// HAS_SLOTS: whether `slots`, of type SLOT, has the places of the sequences' states in a pool of them. A sequence whose
+// place is outside of the pool is void: it counts as empty.
 // HAS_BOUNDS: whether a tile needs to know the distances of its positions to the ends of their sequences.
 
 #pragma once
@@ -11,7 +13,7 @@
 #include "sequence_tile.cuh"
 
 constexpr bool HAS_OFFSETS = SEQUENCES == 2;
-constexpr bool HAS_BOUNDS = HAS_OFFSETS || HAS_STATES;
+constexpr bool HAS_BOUNDS = HAS_OFFSETS || HAS_STATES || HAS_SLOTS;
 
 // Launch bounds of kernels with many sums: the distances take registers, of which ptxas would rather spill some than
 // have fewer blocks on a multiprocessor.
@@ -23,9 +25,11 @@ constexpr bool HAS_BOUNDS = HAS_OFFSETS || HAS_STATES;
 
 struct Sequences {
   const INDEX* bounds;
+  const SLOT* slots;
   const X* states;
   Strides state_strides;  // strides of sequence, channel, sample
-  i64 bound_stride;
+  i64 bound_stride, slot_stride;
+  i64 pool;               // the number of slots
   i32 count, length;      // length: positions of a batch
 
   __device__ __forceinline__ i32 bound(i64 number) const {
@@ -34,7 +38,15 @@ struct Sequences {
   // For last_not_above.
   __device__ __forceinline__ u32 operator[](u32 number) const { return u32(bound(number)); }
 
-  // The first position of sequence `number`, and the one behind its last.
+  // The place of a sequence's states among all; -1 where it is void.
+  __device__ __forceinline__ i64 slot(i64 number) const {
+    if constexpr (!HAS_SLOTS) return number;
+    const i64 found = slots[number * slot_stride];
+    return found >= 0 && found < pool ? found : -1;
+  }
+  __device__ __forceinline__ bool is_void(i64 number) const { return HAS_SLOTS && slot(number) < 0; }
+
+  // The first position of sequence `number`, and the one behind its last; also of one that is void.
   __device__ __forceinline__ void range(i64 number, i32& begin, i32& end) const {
     begin = HAS_OFFSETS ? bound(number) : 0;
     end = SEQUENCES == 0 ? length : bound(HAS_OFFSETS ? number + 1 : number);
@@ -43,12 +55,13 @@ struct Sequences {
   __device__ __forceinline__ void batch_range(i64 batch, i32& begin, i32& end) const {
     begin = HAS_OFFSETS ? bound(0) : 0;
     end = SEQUENCES == 0 ? length : bound(HAS_OFFSETS ? count : batch);
+    if (!HAS_OFFSETS && is_void(batch)) end = begin;
   }
-  // Sample `index` of the taps - 1 before a sequence.
+  // Sample `index` of the taps - 1 before a sequence that is not void.
   __device__ __forceinline__ X state(i64 sequence, i64 channel, i32 index) const {
     if constexpr (!HAS_STATES) return X{};
     const Strides& strides = state_strides;
-    return states[sequence * strides.batch + channel * strides.channel + index * strides.position];
+    return states[slot(sequence) * strides.batch + channel * strides.channel + index * strides.position];
   }
 };
 
@@ -71,9 +84,10 @@ struct TileBounds {
 #pragma unroll
     for (int i = 0; i < POSITIONS; ++i) {
       const i32 position = first + i;
-      const bool exists = is_inside && position >= begin && position < end;
+      bool exists = is_inside && position >= begin && position < end;
       if constexpr (HAS_OFFSETS) {
         while (exists && position >= to) sequences.range(++number, from, to);
+        if (exists && sequences.is_void(number)) exists = false;
       }
       sequence[i] = number;
       before[i] = exists ? position - from : -1;

@@ -29,7 +29,7 @@ def final_states(operation: CausalConv1dForward, tiling: Tiling, arch: ArchSpec)
     """The states after the sequences, of an operation that has some."""
     operands, states = operation.operands, operation.final_states
     assert states is not None
-    count, channels, samples = states.dims
+    count, (_, channels, samples) = operands.count, states.dims
     fields = (
         pointer_of(operation.x),
         pointer_of(states),

@@ -181,6 +181,8 @@ class TileParams:
     INDEX: str
     SEQUENCES: int
     HAS_STATES: int
+    SLOT: str
+    HAS_SLOTS: int
     THREADS: int
     LANES: int
     CHANNELS: int
@@ -190,13 +192,15 @@ class TileParams:
     def of(tiling: Tiling, x: DataType, *, has_states: bool) -> TileParams:
         """x: the type of samples.  has_states: whether the kernel reads the initial states, if there are any."""
         operands = tiling.operands
-        bounds = operands.lengths or operands.offsets
+        bounds, slots = operands.lengths or operands.offsets, operands.state_indices
         return TileParams(
             X=dtypes.info(x).c_type,
             COMPUTE=dtypes.info(operands.compute_type).c_type,
             INDEX="i32" if bounds is None else dtypes.info(bounds.data_type).c_type,
             SEQUENCES=0 if bounds is None else 1 if operands.offsets is None else 2,
             HAS_STATES=int(has_states and operands.initial_states is not None),
+            SLOT="i32" if slots is None else dtypes.info(slots.data_type).c_type,
+            HAS_SLOTS=int(slots is not None),
             THREADS=THREADS,
             LANES=tiling.lanes,
             CHANNELS=tiling.channels,
@@ -207,9 +211,11 @@ class TileParams:
 def sequences(operands: CausalConv1d) -> Struct:
     """``Sequences``."""
     bounds, states = operands.lengths or operands.offsets, operands.initial_states
-    strides = (*(states.strides if states is not None else (0, 0, 0)), 0 if bounds is None else bounds.strides[0])
+    slots = operands.state_indices
+    of_indices = (0 if indices is None else indices.strides[0] for indices in (bounds, slots))
+    strides = (*(states.strides if states is not None else (0, 0, 0)), *of_indices, operands.state_dims[0])
     count = i32((operands.count, operands.x.dims[2]))
-    return Struct((pointer_of(bounds), pointer_of(states), *i64(strides), *count))
+    return Struct((pointer_of(bounds), pointer_of(slots), pointer_of(states), *i64(strides), *count))
 
 
 def pointer_of(tensor: Tensor | None) -> Argument:

@@ -15,12 +15,14 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.conv.sequence.causal_conv1d import CausalConv1dEngine
 from lowdnn.engines.conv.sequence.causal_conv1d_backward import CausalConv1dBackwardEngine
 from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
 from lowdnn.ops.memory import to_memory
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed
 from tests.support.pairs import paired
-from tests.support.running import POLICIES, check_case, check_exact, check_outputs, run_plan
+from tests.support.running import POLICIES, Arrays, check_case, check_exact, check_outputs, run_plan
 from tests.support.runtime import download, upload
 
 FORWARD, BACKWARD = CausalConv1dEngine(), CausalConv1dBackwardEngine()
@@ -107,15 +109,60 @@ def test_states_may_be_the_same_memory(device: Runtime, words: str) -> None:
     """A step of decoding replaces the states that it reads."""
     case = parse_case(f"causal_conv1d b=2 c=5 {words} states=both act=silu dtype=fp32")
     graph, inputs = case.graph(), case.inputs(5, exact=False)
-    plan, uids = FORWARD.plan(graph, SM_90A, {}), {tensor.name: tensor.uid for tensor in graph.tensors.values()}
-    wanted = run_plan(device, plan, graph, inputs)[uids["final_states"]]
-    buffers = {uid: upload(device, to_memory(values, graph.tensors[uid])) for uid, values in inputs.items()}
+    check_in_place(device, FORWARD.plan(graph, SM_90A, {}), graph, inputs, str(case))
+
+
+def check_in_place(device: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays, context: str) -> None:
+    """Where the final states are in the initial ones' memory, they are what they are elsewhere."""
+    uids = {tensor.name: tensor.uid for tensor in graph.tensors.values()}
+    before, after = uids["initial_states"], uids["final_states"]
+    old = {after: inputs[before]} if after in inputs else {}
+    wanted = run_plan(device, plan, graph, {**inputs, **old})[after]
+    given = {uid: values for uid, values in inputs.items() if uid != after}
+    buffers = {uid: upload(device, to_memory(values, graph.tensors[uid])) for uid, values in given.items()}
     buffers[uids["out"]] = upload(device, np.zeros(max(1, graph.tensors[uids["out"]].element_count), np.float32))
-    buffers[uids["final_states"]] = buffers[uids["initial_states"]]
+    buffers[after] = buffers[before]
     device.load(plan).execute({item.uid: buffers[item.uid].address for item in plan.tensors}, 0)
     device.context.synchronize()
-    found = download(buffers[uids["final_states"]], np.float32).reshape(wanted.shape)
-    np.testing.assert_array_equal(found, wanted)
+    found = download(buffers[after], np.float32).reshape(wanted.shape)
+    np.testing.assert_array_equal(found, wanted, err_msg=context)
+
+
+@paired(
+    ("layout", ("row", "nhwc")),
+    ("taps", (2, 4, 9)),
+    ("length", (1, 3, 70)),
+    ("sequences", ("", "lengths", "sizes")),
+    ("index", ("int32", "int64")),
+)
+def test_slots(device: Runtime, layout: str, taps: int, length: int, sequences: str, index: str) -> None:
+    """Slots in any order, of several sequences, and outside of the pool on both sides of it."""
+    batch, half = 1 if sequences == "sizes" else 5, length // 2
+    parts = {"lengths": f"lengths={length}x0x{half}x1x{length}", "sizes": f"sizes={half}x0x{length // 3}x1x0"}
+    words = f"b={batch} c=6 l={length} k={taps} {parts.get(sequences, '')} slots=3x4x1x4x0 pool=6"
+    case = parse_case(f"causal_conv1d {words} states=both act=silu layout={layout} index={index} dtype=fp32")
+    graph, seed = case.graph(), fresh_seed()
+    plan = FORWARD.plan(graph, SM_90A, {})
+    for slots in ((3, 4, 1, 4, 0), (-1, 6, 2, 2, 2), (5, -(2**31), 2**31 - 1, 5, 0)):
+        inputs = case.inputs(seed, exact=False)
+        indices = next(tensor for tensor in graph.inputs if tensor.name == "state_indices")
+        inputs[indices.uid] = np.array(slots, inputs[indices.uid].dtype)
+        check_outputs(device, plan, graph, inputs, case.length, f"seed {seed}, {case} {slots}")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_slot_of_many_sequences(policy: str) -> None:
+    """More sequences than a warp has threads, few channels: the last one's states stay, in place too."""
+    seed = fresh_seed()
+    slots = "x".join(str(slot) for slot in np.random.default_rng(seed).integers(0, 5, 70))
+    case = parse_case(f"causal_conv1d b=70 c=3 l=2 k=4 slots={slots} pool=4 states=both dtype=fp32")
+    runtime, graph = Runtime(open_driver("emulated", policy=policy)), case.graph()
+    try:
+        plan, inputs = FORWARD.plan(graph, SM_90A, {}), case.inputs(seed, exact=True)
+        check_outputs(runtime, plan, graph, inputs, case.length, f"seed {seed}")
+        check_in_place(runtime, plan, graph, inputs, f"seed {seed}")
+    finally:
+        runtime.close()
 
 
 def test_bounds_outside_of_the_batch_count_as_its_ends(device: Runtime) -> None:
