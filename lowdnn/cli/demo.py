@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from lowdnn.cli import digits
 from lowdnn.cli.demo_ranks import check_devices, on_ranks
 from lowdnn.cli.options import check_ranges
 from lowdnn.cli.training.batches import Batches
+from lowdnn.cli.training.captured_step import captured_step
 from lowdnn.cli.training.checkpoint import Checkpoint
 from lowdnn.cli.training.inference import accuracy
 from lowdnn.cli.training.network import Network, initial_parameters
@@ -95,28 +96,42 @@ class _Demo:
         self._say(
             f"data       {training.count} handwritten digits; every fifth of the file, {held_out.count}, is held out"
         )
-        self._say(f"training   {arguments.steps} steps of {_BATCH} images{parts}, {precision}, seed {arguments.seed}\n")
+        captured = ", each one CUDA graph" if arguments.captured else ""
+        steps = f"{arguments.steps} steps of {_BATCH} images{parts}{captured}"
+        self._say(f"training   {steps}, {precision}, seed {arguments.seed}\n")
 
     def _train(self, session: Session, network: Network, batches: Batches) -> None:
-        """As ``network.train_step``, but waits for each phase, to time it."""
-        arguments, clock = self._arguments, self._clock
+        arguments = self._arguments
         checkpoint = Checkpoint(arguments.checkpoint, session, network, {"seed": arguments.seed, "batch": _BATCH})
         steps = arguments.steps
         until = steps if arguments.until is None else arguments.until
-        for step in range(checkpoint.load(), until):
-            batches.load(step, network)
-            with clock.phase("forward"):
-                network.forward()
-                session.synchronize()
-            with clock.phase("backward"):
-                network.backward()
-                session.synchronize()
-            with clock.phase("update"):
-                network.update(learning_rate(step, steps))
-                session.synchronize()
-            if (step + 1) % _STEPS_PER_LINE == 0 or step + 1 == until:
-                self._say(f"step {step + 1:4d}   loss {network.loss():.{_DIGITS}g}   {clock.elapsed_s:5.1f} s")
-                checkpoint.save(step + 1)
+        first = checkpoint.load()
+        with self._steps(session, network) as train_step:
+            for step in range(first, until):
+                batches.load(step, network)
+                network.set_rate(learning_rate(step, steps))
+                train_step()
+                if (step + 1) % _STEPS_PER_LINE == 0 or step + 1 == until:
+                    elapsed_s = self._clock.elapsed_s
+                    self._say(f"step {step + 1:4d}   loss {network.loss():.{_DIGITS}g}   {elapsed_s:5.1f} s")
+                    checkpoint.save(step + 1)
+
+    @contextmanager
+    def _steps(self, session: Session, network: Network) -> Iterator[Callable[[], None]]:
+        """``network.train_step``, which waits for each phase to time it, or for the graph of the whole step."""
+        phases = {"forward": network.forward, "backward": network.backward, "update": network.update}
+        with ExitStack() as stack:
+            if self._arguments.captured:
+                with self._clock.phase("capture"):
+                    phases = {"replay": stack.enter_context(captured_step(session, network))}
+
+            def train_step() -> None:
+                for name, run in phases.items():
+                    with self._clock.phase(name):
+                        run()
+                        session.synchronize()
+
+            yield train_step
 
     def _judge(self, share: float, held_out: digits.Digits) -> int:
         self._say("\n" + "\n".join(f"{name:18s} {seconds:6.2f} s" for name, seconds in self._clock.seconds.items()))

@@ -23,6 +23,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deterministic", action="store_true", help="the same bits on 1, 2, 4 and 8 devices, by sums in a fixed order"
     )
+    parser.add_argument("--captured", action="store_true", help="run each step as one captured CUDA graph")
     parser.add_argument("--mixed-precision", action="store_true", help="activations in fp16, with a dynamic loss scale")
     parser.add_argument("--steps", type=int, default=70, metavar="N", help="steps of the training (default 70)")
     parser.add_argument("--until", type=int, metavar="STEP", help="end after this step of the training")

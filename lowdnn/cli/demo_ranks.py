@@ -94,6 +94,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-m", "lowdnn", "demo", "--devices", ENVIRONMENT]
     command += ["--steps", str(arguments.steps), "--seed", str(arguments.seed)]
     command += ["--mixed-precision"] if arguments.mixed_precision else []
+    command += ["--captured"] if arguments.captured else []
     command += ["--deterministic"] if arguments.deterministic else []
     command += ["--until", str(arguments.until)] if arguments.until is not None else []
     return command + (["--checkpoint", str(arguments.checkpoint)] if arguments.checkpoint else [])

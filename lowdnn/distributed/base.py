@@ -92,6 +92,7 @@ class BaseCommunicator(ProcessBound, ABC):
                 hint="end the capture, launch its graph, and wait for that",
             )
         self._poll(f"wait for stream {stream.handle:#x}", stream.is_done)
+        self._check_failure()
 
     def check(self) -> None:
         if not self._is_open:
@@ -126,9 +127,10 @@ class BaseCommunicator(ProcessBound, ABC):
         while not is_done():
             self._check_failure()
             if time.monotonic() > deadline:
+                missing = self._missing()
                 self.abort(f"{where} timed out after {self.timeout_s:g} s")
                 raise CommunicationTimeoutError.at(
-                    where, expected=f"the other ranks within {self.timeout_s:g} s", got=f"{self.size} ranks, not all"
+                    where, expected=f"the other ranks within {self.timeout_s:g} s", got=missing
                 )
             time.sleep(look_s)
             look_s = min(2 * look_s, _LAST_LOOK_S)
@@ -139,6 +141,10 @@ class BaseCommunicator(ProcessBound, ABC):
     @abstractmethod
     def _failure(self) -> str:
         """Why the communicator has failed; "" as long as it has not."""
+
+    def _missing(self) -> str:
+        """Which calls wait for which ranks, as far as that is known."""
+        return f"{self.size} ranks, not all"
 
     @abstractmethod
     def _all_reduce(self, source: Operand, target: Operand, op: ReduceOp, stream: Stream) -> None: ...

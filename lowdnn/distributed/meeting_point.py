@@ -99,6 +99,25 @@ class MeetingPoint:
             self._changed.notify_all()
             return number
 
+    def all_brought(self, number: int) -> bool:
+        """Whether ``collect`` no longer waits."""
+        with self._changed:
+            return bool(self.failure) or len(self._rounds[number].brought) == self.size
+
+    def missing(self, rank: int, number: int) -> str:
+        """The call of a rank, and the ranks that have not come to it."""
+        with self._changed:
+            found = self._rounds[number]
+            return f"{_called(rank, found)}, {self._missing(found)}"
+
+    def waits(self) -> str:
+        """All calls that wait, and the ranks that have not come to them."""
+        with self._changed:
+            found = (one for one in self._rounds.values() if 0 < len(one.calls) < self.size)
+            waits = [f"{_called(rank, one)}, {self._missing(one)}" for one in found for rank in sorted(one.calls)]
+            sent = [pair for pair, letters in self._letters.items() if letters]
+            return "; ".join([*waits, *(f"rank {one}: send to {other}, no recv of it" for one, other in sent)])
+
     def collect(self, rank: int, number: int) -> list[Bytes]:
         """The bytes that all ranks brought to a call, in rank order, once all have.
 
@@ -108,17 +127,20 @@ class MeetingPoint:
             found = self._rounds[number]
             self._await(
                 lambda: len(found.brought) == self.size,
-                lambda: f"no call of rank {_listed(set(range(self.size)) - set(found.calls))}",
-                f"rank {rank}: {found.calls[rank]}",
+                lambda: self._missing(found),
+                _called(rank, found),
             )
             if len(set(found.calls.values())) > 1:
                 calls = ", ".join(f"rank {one} {call}" for one, call in sorted(found.calls.items()))
                 self.fail(f"different calls: {calls}")
-                raise self._failed(f"rank {rank}: {found.calls[rank]}")
+                raise self._failed(_called(rank, found))
             found.left += 1
             if found.left == self.size:
                 del self._rounds[number]
             return [content for _, content in sorted(found.brought.items())]
+
+    def _missing(self, found: _Round) -> str:
+        return f"no call of rank {_listed(set(range(self.size)) - set(found.calls))}"
 
     def post(self, sender: int, receiver: int, content: Bytes) -> Letter:
         """Bytes for another rank. Never waits."""
@@ -134,6 +156,11 @@ class MeetingPoint:
             self._await(
                 lambda: letter.is_taken, lambda: f"no recv of rank {receiver}", f"rank {sender}: send to {receiver}"
             )
+
+    def is_posted(self, sender: int, receiver: int) -> bool:
+        """Whether ``take`` no longer waits."""
+        with self._changed:
+            return bool(self.failure or self._letters[sender, receiver])
 
     def take(self, sender: int, receiver: int, size_bytes: int) -> Bytes:
         """The next bytes from ``sender``. Raises PeerFailedError in both ranks for another number than it sent."""
@@ -163,6 +190,10 @@ class MeetingPoint:
 
     def _failed(self, where: str) -> LowdnnError:
         return PeerFailedError.at(where, expected="ranks that all take part", got=self.failure)
+
+
+def _called(rank: int, found: _Round) -> str:
+    return f"rank {rank}: {found.calls[rank]}"
 
 
 def _listed(ranks: set[int]) -> str:

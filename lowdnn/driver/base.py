@@ -190,6 +190,31 @@ class PointerInfo:
     device: int
 
 
+@dataclass(frozen=True)
+class HostWait:
+    """The wait of a host function for more than the work before it in its stream.
+
+    is_over: whether it is called now; asked again and again, from any thread.
+    text: who waits for what, for the report of a deadlock.
+    give_up: takes that report where nothing can come any more; ``is_over`` is true from then on.
+    """
+
+    is_over: Callable[[], bool]
+    text: Callable[[], str]
+    give_up: Callable[[str], None]
+
+
+class HostFunctions(Protocol):
+    """Functions of the host in streams, which may wait for each other across streams and devices."""
+
+    def launch(self, stream: int, function: Callable[[], None], wait: HostWait | None = None) -> None:
+        """cuLaunchHostFunc: work behind it starts once ``function`` has returned. A captured stream records a node.
+
+        The function must not call the driver: such calls fail with CUDA_ERROR_NOT_PERMITTED. An exception of it
+        ends the work of its device, and is raised again by the call that launches it or the next one on the device.
+        """
+
+
 _IMAGE_RESULTS = (
     CuResult.INVALID_IMAGE,
     CuResult.NO_BINARY_FOR_GPU,
@@ -220,6 +245,10 @@ class Driver(Protocol):
 
     #: Whether ``module_load_data`` accepts machine code of the device's architecture in addition to PTX.
     takes_machine_code: bool
+
+    @property
+    def host_functions(self) -> HostFunctions | None:
+        """None where host functions must not wait for each other, as those of the GPU's driver."""
 
     @property
     def block_places(self) -> Callable[[int, float], str]:

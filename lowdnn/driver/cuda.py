@@ -50,6 +50,7 @@ class CudaDriver(CudaPeerCalls):
     kind = "cuda"
     dlpack_device_type = _DLPACK_CUDA
     takes_machine_code = True
+    host_functions = None
 
     def __init__(self, bindings: ModuleType = bindings_driver) -> None:
         self._cu: Any = bindings

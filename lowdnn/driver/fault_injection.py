@@ -158,6 +158,7 @@ class FaultyDriver:
         self.kind = driver.kind
         self.dlpack_device_type = driver.dlpack_device_type
         self.takes_machine_code = driver.takes_machine_code
+        self.host_functions = driver.host_functions
         self.block_places = driver.block_places
         self._driver = driver
         self._faults: defaultdict[str, list[Fault]] = defaultdict(list)

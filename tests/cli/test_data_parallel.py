@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lowdnn.cli import digits
 from lowdnn.cli.main import main
 from lowdnn.cli.training import network as network_module
 from lowdnn.cli.training.batches import Batches
+from lowdnn.cli.training.captured_step import captured_step
 from lowdnn.cli.training.checkpoint import Checkpoint, _content
 from lowdnn.cli.training.network import Network, initial_parameters
 from lowdnn.cli.training.session import Session
@@ -46,11 +48,12 @@ def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """How to train: by ``seed``, in an activation type, with the batch in ``shards``."""
+    """How to train: by ``seed``, in an activation type, with the batch in ``shards``, each step ``captured``."""
 
     seed: int
     activation_type: DataType = DataType.FLOAT
     shards: int | None = None
+    captured: bool = False
 
     def on_rank(
         self, handle: Handle, split: Split, first: int = 0, last: int = STEPS, path: Path | None = None
@@ -66,10 +69,13 @@ class Training:
             checkpoint = Checkpoint(path, session, network, {"seed": self.seed})
             assert checkpoint.load() == first
             losses = []
-            for step in range(first, last):
-                batches.load(step, network)
-                network.train_step(0.05)
-                losses.append(network.loss())
+            captured = captured_step(session, network) if self.captured else nullcontext(network.train_step)
+            with captured as train_step:
+                for step in range(first, last):
+                    batches.load(step, network)
+                    network.set_rate(0.05 / (1 + step))
+                    train_step()
+                    losses.append(network.loss())
             checkpoint.save(last)
             return losses, session.read_back(network.parameters.masters)
 
@@ -125,6 +131,16 @@ def test_the_deterministic_mode_has_the_same_bits_on_any_number_of_ranks(tmp_pat
     went_on, made = training.on(2, first=1, path=path)
     assert begun + went_on == expected, training
     np.testing.assert_array_equal(made, parameters, str(training))
+
+
+@pytest.mark.usefixtures("one_block")
+@pytest.mark.parametrize(("activation_type", "shards"), [(DataType.FLOAT, None), (DataType.HALF, 2)])
+def test_captured_steps_have_the_bits_of_uncaptured_ones(activation_type: DataType, shards: int | None) -> None:
+    """Collectives, gradient buckets in a stream of their own, and the loss scale are nodes of the graph."""
+    training = Training(fresh_seed(), activation_type, shards)
+    (losses, parameters), (expected_losses, expected) = replace(training, captured=True).on(2), training.on(2)
+    assert losses == expected_losses, training
+    np.testing.assert_array_equal(parameters, expected, str(training))
 
 
 def damaged(path: Path) -> None:
@@ -226,11 +242,12 @@ def test_the_command_trains_on_two_emulated_devices(
     common = ["demo", "--device", "emulated", "--steps", "2", "--deterministic"]
     common += ["--checkpoint", str(tmp_path / "file")]
     printed = []
-    for more in (["--until", "1"], ["--devices", "2"]):
+    for more in (["--until", "1"], ["--devices", "2", "--captured"]):
         assert main([*common, *more]) == 1
         printed.append(capsys.readouterr().out)
     assert [re.findall(r"^step +(\d)", one, re.MULTILINE) for one in printed] == [["1"], ["2"]]
     assert "2 x " in printed[1]
+    assert "each one CUDA graph" in printed[1]
     assert printed[1].count("test accuracy") == 1
 
 

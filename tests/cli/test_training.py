@@ -129,7 +129,8 @@ def test_a_step_in_fp32(handle: cudnn.Handle) -> None:
         network.forward()
         network.backward()
         check_gradients(session, network, given, images, targets)
-        network.update(rate)
+        network.set_rate(rate)
+        network.update()
         for name, initial in given.items():
             updated, grad = (session.read_back(getattr(network.parameters[name], part)) for part in ("master", "grad"))
             np.testing.assert_allclose(updated, initial - rate * grad, rtol=1e-6, atol=1e-7, err_msg=name)
@@ -140,8 +141,9 @@ def test_training_in_mixed_precision(handle: cudnn.Handle) -> None:
     with Session(handle, DataType.HALF) as session:
         network, given, images, targets = prepared(session, fresh_seed())
         losses = []
+        network.set_rate(0.05)
         for _ in range(3):
-            network.train_step(rate=0.05)
+            network.train_step()
             losses.append(network.loss())
         assert losses[0] == pytest.approx(reference_loss(given, images, targets), rel=HALF_TOLERANCE)
         assert max(losses[1:]) < losses[0]
@@ -164,13 +166,14 @@ def test_an_update_is_left_out_where_a_gradient_is_not_finite(handle: cudnn.Hand
         parameters = Parameters(session, {"w": rng.normal(size=(1, 1, 20))})
         scale = LossScale(session, parameters, first=1024.0, growth_interval=2)
         sgd = Sgd(session, parameters, scale)
+        sgd.set_rate(0.5)
         scales = []
         for worst in (1.0, bad, 1.0, 1.0, 1.0):
             grads = rng.normal(size=(1, 1, 24))
             grads[0, 0, 7] = worst
             session.copy(session.on_device(grads), parameters.grads)
             before = [session.read_back(array) for array in (parameters.masters, parameters.momenta)]
-            sgd.update(rate=0.5)
+            sgd.update()
             after = [session.read_back(array) for array in (parameters.masters, parameters.momenta)]
             assert np.array_equal(before, after) == (not np.isfinite(worst))
             assert np.isfinite(after).all()

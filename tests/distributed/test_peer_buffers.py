@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from lowdnn.distributed import (
     peer_buffers,
 )
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.captured_graph import CapturedGraph
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import NotSupportedError
 from tests.support.data import fresh_seed
@@ -57,24 +59,11 @@ def graph_of(handle: Handle, buffers: PeerBuffers, *, is_backward: bool) -> tupl
 @contextmanager
 def replayed(handle: Handle, graph: cudnn.pygraph, memory: dict[str, Any], workspace: Any) -> Iterator[Any]:
     """A function that launches the graph as a captured CUDA graph."""
-    driver, context = handle.runtime.driver, handle.runtime.context
-    with Stream.create(context) as stream:
+    with Stream.create(handle.runtime.context) as stream:
         handle.set_stream(stream)
-        stream.begin_capture()
-        graph.execute(memory, workspace)
-        captured = stream.end_capture()
-        with context.activated():
-            executable = driver.graph_instantiate(captured)
-
-        def launch() -> None:
-            with context.activated():
-                driver.graph_launch(executable, stream.handle)
-
-        yield launch
-        stream.synchronize()
-        with context.activated():
-            driver.graph_exec_destroy(executable)
-            driver.graph_destroy(captured)
+        with CapturedGraph.record(stream, lambda: graph.execute(memory, workspace)) as captured:
+            yield partial(captured.launch, stream)
+            stream.synchronize()
         handle.set_stream(0)
 
 

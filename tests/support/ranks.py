@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from lowdnn.distributed.meeting_point import MeetingPoint
 from lowdnn.driver import open_driver
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.captured_graph import CapturedGraph
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
@@ -38,14 +40,19 @@ class Rank:
         buffer.copy_from_host(np.ascontiguousarray(array), self.stream)
         return self.owned.enter_context(buffer)
 
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """A function that replays ``work``, which is given to the rank's stream."""
+        graph = self.owned.enter_context(CapturedGraph.record(self.stream, work))
+        return partial(graph.launch, self.stream)
+
     def host(self, buffer: DeviceBuffer) -> NDArray[Any]:
         return buffer.to_host(self.stream)
 
 
-def on_ranks(size: int, work: Callable[[Rank], T], timeout_s: float = 20.0) -> list[T]:
+def on_ranks(size: int, work: Callable[[Rank], T], timeout_s: float = 20.0, policy: str = "lockstep") -> list[T]:
     """The results of ``work`` of each rank, in rank order."""
 
-    driver = open_driver("emulated", devices=size)
+    driver = open_driver("emulated", devices=size, policy=policy)
 
     def of_rank(rank: int, point: MeetingPoint) -> T:
         with ExitStack() as owned:

@@ -287,6 +287,7 @@ class CountingDriver:
     def __init__(self, driver: Driver) -> None:
         self.kind, self.dlpack_device_type = driver.kind, driver.dlpack_device_type
         self.takes_machine_code = driver.takes_machine_code
+        self.host_functions = driver.host_functions
         self.block_places = driver.block_places
         self.counts: Counter[str] = Counter()
         for call in CALLS.keys() - {"launch", "prepare_launch"}:

@@ -29,7 +29,8 @@ def main(device: str | None = None, steps: int = 70, batch: int = 64) -> None:
         batches = Batches(session, training, batch, steps, rng)
         for step in range(steps):
             batches.load(step, network)
-            network.train_step(learning_rate(step, steps))
+            network.set_rate(learning_rate(step, steps))
+            network.train_step()
             if step % 10 == 0:
                 print(f"step {step}: loss {network.loss():.3f}", flush=True)
         print(f"{accuracy(session, network, held_out):.1%} of {held_out.count} unseen digits are named correctly")

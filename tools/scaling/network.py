@@ -88,6 +88,7 @@ class TimedNetwork:
         self._parameters = Parameters(session, initial, bucket_bytes)
         self._blocks = [self._block(number, case) for number, case in enumerate(cases)]
         self._sgd = Sgd(session, self._parameters, None)
+        self._sgd.set_rate(_RATE)
         self.bytes_of = [
             sum(4 * prod(dims_of(parameter.grad)) for parameter in block.parameters) for block in self._blocks
         ]
@@ -113,7 +114,7 @@ class TimedNetwork:
         self._parameters.buckets.finish()
 
     def update(self) -> None:
-        self._sgd.update(_RATE)
+        self._sgd.update()
 
     def close(self) -> None:
         self.session.close()

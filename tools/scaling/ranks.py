@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from lowdnn.backend import Handle
 from lowdnn.distributed import InProcessCommunicator
 from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.captured_graph import CapturedGraph
 from lowdnn.runtime.event import Event
 from lowdnn.runtime.stream import Stream
 
@@ -127,24 +129,12 @@ class Rank:
     @contextmanager
     def _captured(self, work: Callable[[], object]) -> Iterator[Callable[[], None]]:
         """A function that replays ``work``. Ranks capture in turn, while no launch of another runs."""
-        driver = self.context.driver
         self.wait()
         self.meet()
         with self.crew.capturing:
-            self.stream.begin_capture()
-            work()
-            graph = self.stream.end_capture()
-            with self.context.activated():
-                executable = driver.graph_instantiate(graph)
+            graph = CapturedGraph.record(self.stream, work)
         self.meet()
-
-        def replay() -> None:
-            with self.context.activated():
-                driver.graph_launch(executable, self.stream.handle)
-
-        yield replay
-        self.wait()
-        self.meet()
-        with self.context.activated():
-            driver.graph_exec_destroy(executable)
-            driver.graph_destroy(graph)
+        with graph:
+            yield partial(graph.launch, self.stream)
+            self.wait()
+            self.meet()

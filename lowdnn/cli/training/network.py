@@ -67,11 +67,14 @@ class Network:
         self._loss, self._part_losses, self._add_up_losses = session.sum_of_parts((1, 1, 1))
         self._layers = self._build_layers()
 
-    def train_step(self, rate: float) -> None:
-        """One step of gradient descent on the batch at the learning rate ``rate``. Waits for nothing, as its parts."""
+    def train_step(self) -> None:
+        """One step of gradient descent on the batch, at the rate of ``set_rate``.
+
+        Neither the step nor its parts wait for anything, and they may be captured into a CUDA graph.
+        """
         self.forward()
         self.backward()
-        self.update(rate)
+        self.update()
 
     def forward(self) -> None:
         for layer in self._layers:
@@ -88,8 +91,12 @@ class Network:
                 buckets.ready(parameter.name)
         buckets.finish()
 
-    def update(self, rate: float) -> None:
-        self._sgd.update(rate)
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the steps from now on."""
+        self._sgd.set_rate(rate)
+
+    def update(self) -> None:
+        self._sgd.update()
 
     def loss(self) -> float:
         """The loss of the last ``forward`` over the whole batch, the same on all ranks; waits for it."""

@@ -80,10 +80,9 @@ class BoundGraph(cudnn.pygraph):
         plan = self._selected().plan
         return tuple(re.sub(r"^eng\d+_|_k\d+=.*$", "", name) for name in plan.parts or (plan.name,))
 
-    def launch(self, values: dict[cudnn.Tensor, float] | None = None) -> None:
-        """Launches the graph; ``values``: those of by-value tensors."""
+    def launch(self) -> None:
         for memory in self._memory:
-            self.execute(memory if values is None else memory | values, self._workspace)
+            self.execute(memory, self._workspace)
 
 
 class Session:
@@ -155,6 +154,13 @@ class Session:
     def copy(self, source: DeviceBuffer, target: DeviceBuffer) -> None:
         """Copies on the device, in stream order."""
         target.copy_from(source, self.handle.borrowed_stream())
+
+    def set_value(self, scalar: DeviceBuffer, value: float) -> None:
+        """Writes the one fp32 element of ``scalar``, in stream order."""
+        bits = int(np.float32(value).view(np.uint32))
+        context = self.handle.runtime.context
+        with context.activated():
+            context.driver.memset_d32_async(scalar.address, bits, 1, self.handle.borrowed_stream().handle)
 
     def synchronize(self) -> None:
         """Waits for the stream; raises CommunicationError where a rank has failed."""

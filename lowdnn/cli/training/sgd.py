@@ -8,7 +8,6 @@ stay as they are where a gradient is not finite.
 
 from __future__ import annotations
 
-import lowdnn.frontend as cudnn
 from lowdnn.cli.training.loss_scale import LossScale
 from lowdnn.cli.training.parameters import Parameters
 from lowdnn.cli.training.session import Session
@@ -26,21 +25,23 @@ def learning_rate(step: int, steps: int) -> float:
 
 
 class Sgd:
-    """``update`` applies the gradients that lie in ``parameters``."""
+    """``update`` applies the gradients that lie in ``parameters``, with the learning rate that was set last."""
 
     def __init__(self, session: Session, parameters: Parameters, loss_scale: LossScale | None) -> None:
         """``loss_scale``: the factor of the gradients in mixed precision."""
+        self._session = session
         self._loss_scale = loss_scale
+        self._rate = session.zeros((1, 1, 1))
         self._graph = graph = session.graph("update")
         # In place: each element is read and written by one thread of one kernel.
         masters, momenta, grads = (
             graph.read(array) for array in (parameters.masters, parameters.momenta, parameters.grads)
         )
-        self._rate = graph.tensor((1, 1, 1), data_type=cudnn.data_type.FLOAT, is_pass_by_value=True, name="rate")
+        rates = graph.read(self._rate)
         if loss_scale is not None:
             grads = graph.div(grads, graph.read(loss_scale.value))
         new_momenta = graph.add(graph.mul(momenta, MOMENTUM), grads)
-        new_masters = graph.sub(masters, graph.mul(new_momenta, self._rate))
+        new_masters = graph.sub(masters, graph.mul(new_momenta, rates))
         if loss_scale is not None:
             is_finite = graph.read(loss_scale.is_finite)
             new_momenta = graph.binary_select(new_momenta, momenta, is_finite)
@@ -50,10 +51,14 @@ class Sgd:
         graph.write(new_masters, parameters.masters)
         graph.built()
 
-    def update(self, rate: float) -> None:
-        """One update of all parameters with the learning rate ``rate``."""
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the updates from now on, in stream order; it lies in device memory."""
+        self._session.set_value(self._rate, rate)
+
+    def update(self) -> None:
+        """One update of all parameters."""
         if self._loss_scale is not None:
             self._loss_scale.check()
-        self._graph.launch({self._rate: rate})
+        self._graph.launch()
         if self._loss_scale is not None:
             self._loss_scale.adapt()

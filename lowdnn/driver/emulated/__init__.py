@@ -103,8 +103,8 @@ device first, the last one (cta-reverse), any (warp-serial), or any, interrupted
 all threads wait for a value is left while others go on. Where nothing can go on, the report names all who wait, with
 kernel, device, PTX line, block and address. Other threads of the process that have a context current may still add
 work, and are waited for up to ``timeout_s``. Faults are raised by the call that waits. With ``races``, accesses of
-launches and copies of all devices and streams must be ordered: by their stream, an event, the host, or a release and
-an acquire whose scopes reach, which between devices is ``.sys`` alone.
+launches and copies of all devices and streams must be ordered: by their stream, an event, the host, a host function
+that waits for another, or a release and an acquire whose scopes reach. Between devices ``.sys`` alone reaches.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers

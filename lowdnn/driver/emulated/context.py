@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from lowdnn.driver.base import DeviceAttribute
 from lowdnn.driver.emulated.device import EmulatedDevice
-from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
+from lowdnn.driver.emulated.faults import EmulationFault, HostFailure, LaneFault
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.memory.space import AddressSpace
@@ -49,9 +49,11 @@ class Contexts:
             self._process = os.getpid()
 
     def check_initialised(self, call: str) -> None:
-        """A child of fork cannot use its parent's driver, as on a GPU."""
+        """A child of fork cannot use its parent's driver, as on a GPU, and a host function no driver at all."""
         if self._process != os.getpid():
             raise driver_error(call, CuResult.NOT_INITIALIZED)
+        if self._system is not None and self._system.queues.calls_host():
+            raise driver_error(call, CuResult.NOT_PERMITTED, explanation="a host function must not call the driver")
 
     def check_device(self, call: str, device: int) -> None:
         self.check_initialised(call)
@@ -100,21 +102,25 @@ class Contexts:
 
     @contextmanager
     def entered(self, call: str, *arguments: object, captures: bool = True) -> Iterator[DeviceState]:
-        """Every call that needs the current context: one at a time, faults as ``DriverError``.
+        """Every call that needs the current context: one at a time, faults as ``DriverError``, and what a host function
+        has raised as it was.
 
         ``captures=False`` marks what a GPU does not allow while the thread captures a stream.
         """
         text = ", ".join(f"{value:#x}" if isinstance(value, int) else str(value) for value in arguments)
         self.check_initialised(call)
-        with self._lock:
-            state = self._usable_state(call, text)
-            if not captures:
-                refuse_in_any_capture(state, call)
-            try:
-                yield state
-            except (EmulationFault, LaneFault, MemoryError, ValueError) as error:
-                raise state.failure(call, text, error) from error
-            state.tell(call, text)
+        try:
+            with self._lock:
+                state = self._usable_state(call, text)
+                if not captures:
+                    refuse_in_any_capture(state, call)
+                try:
+                    yield state
+                except (EmulationFault, LaneFault, MemoryError, ValueError) as error:
+                    raise state.failure(call, text, error) from error
+                state.tell(call, text)
+        except HostFailure as failure:
+            raise failure.error from failure.error.__cause__
 
     def _usable_state(self, call: str, arguments: str) -> DeviceState:
         state = self.state(self.current() - _FIRST_CONTEXT)

@@ -28,6 +28,7 @@ from lowdnn.driver.emulated.copying.tensor_map import TensorMap, decode, encode,
 from lowdnn.driver.emulated.device import CUDA_VERSION, PTX_ISA, emulated_device
 from lowdnn.driver.emulated.graph_calls import GraphCalls, added, destroyed
 from lowdnn.driver.emulated.graphs import Graph, KernelWork, Node, kernel_work
+from lowdnn.driver.emulated.host_calls import HostCalls
 from lowdnn.driver.emulated.launching import (
     LoadedFunction,
     active_clusters,
@@ -97,6 +98,7 @@ class EmulatedDriver(PeerCalls):
         options = Options(policy, checks, landing, lane_budget, timeout_s, races, devices)
         self._devices = devices
         super().__init__(Contexts(self._device, options))
+        self.host_functions = HostCalls(self._context)
         #: Calls beyond ``Driver``.
         self.graph_calls = GraphCalls(self._context)
 

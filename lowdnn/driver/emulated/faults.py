@@ -152,6 +152,14 @@ class LaneFault(Exception):
         self.lane = lane
 
 
+class HostFailure(Exception):
+    """A host function has raised ``error``, which the call that is told of it raises."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class RefusedPtx(Exception):
     """PTX that the parser or the generator does not take; ``line`` counts from 1."""
 

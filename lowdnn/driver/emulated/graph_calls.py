@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from lowdnn.driver.emulated.context import Contexts
-from lowdnn.driver.emulated.graphs import Child, Graph, Node, OtherWork
+from lowdnn.driver.emulated.graphs import Child, Graph, HostWork, Node, OtherWork
 from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.moves import fill, on_device, to_device, to_host
 from lowdnn.driver.emulated.results import driver_error
@@ -51,6 +51,16 @@ class GraphCalls:
             _replace(
                 state, "cuGraphMemsetNodeSetParams", node, fill(state.memory, destination, value, count, width_bytes)
             )
+
+    def add_host(self, graph: int, dependencies: Sequence[int], function: Callable[[], None]) -> int:
+        """A node that calls a function of the host, which must not call the driver."""
+        with self._context.entered("cuGraphAddHostNode", graph) as state:
+            return added(state, "cuGraphAddHostNode", graph, dependencies, HostWork(function))
+
+    def set_host(self, node: int, function: Callable[[], None]) -> None:
+        """Another function for a node of ``add_host``."""
+        with self._context.entered("cuGraphHostNodeSetParams", node) as state:
+            _replace(state, "cuGraphHostNodeSetParams", node, HostWork(function))
 
     def add_child(self, graph: int, dependencies: Sequence[int], child: int) -> int:
         """A node that runs a copy of the graph ``child``."""
@@ -132,8 +142,8 @@ def _graph_of(state: DeviceState, call: str, node: int) -> Graph:
     return found
 
 
-def _replace(state: DeviceState, call: str, node: int, work: OtherWork) -> None:
+def _replace(state: DeviceState, call: str, node: int, work: OtherWork | HostWork) -> None:
     nodes = _graph_of(state, call, node).nodes
-    if not isinstance(nodes[node], OtherWork):
+    if type(nodes[node]) is not type(work):
         raise driver_error(call, CuResult.INVALID_VALUE, f"{node:#x}", "a node of another kind")
     nodes[node] = work

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lowdnn.driver.base import LaunchConfig
+from lowdnn.driver.base import HostWait, LaunchConfig
 from lowdnn.driver.emulated.checking.records import Records
 from lowdnn.driver.emulated.checking.task_order import TaskOrder
 from lowdnn.driver.emulated.execution import Execution
@@ -40,7 +40,19 @@ class OtherWork:
     writes: int | None = None
 
 
-Work: TypeAlias = KernelWork | OtherWork
+@dataclass(frozen=True)
+class HostWork:
+    """A host function, which is called once what it waits for is there; None where it waits for the stream alone."""
+
+    run: Callable[[], None]
+    wait: HostWait | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.wait is None or self.wait.is_over()
+
+
+Work: TypeAlias = KernelWork | OtherWork | HostWork
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A driver with one device runs work at once, in the order of the calls. With several devices work waits until the host
 waits for it, and runs task by task as the policy picks. A kernel of which all lanes wait for a value is left, and taken
-up again once others have changed memory, so that kernels of several devices can wait for each other.
+up again once others have changed memory, so that kernels of several devices can wait for each other. A host function
+that waits (``HostWait``) is asked again whenever a task is picked.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeAlias
 from weakref import WeakSet
 
 from lowdnn.driver.emulated.checking.records import Records
 from lowdnn.driver.emulated.checking.task_order import TaskOrder
 from lowdnn.driver.emulated.execution import Execution
-from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
-from lowdnn.driver.emulated.graphs import KernelWork, OtherWork
+from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, FaultReport, HostFailure, LaneFault
+from lowdnn.driver.emulated.graphs import HostWork, KernelWork, OtherWork, Work
 from lowdnn.driver.emulated.memory.space import AddressSpace
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.running.clock import DeviceClock
@@ -35,6 +37,9 @@ class Marker:
 
     run: Callable[[], None]
 
+
+#: A task ends with one of these where it fails.
+Fault: TypeAlias = EmulationFault | LaneFault | HostFailure | RuntimeError
 
 #: The work of a task that is done.
 _OVER = Marker(lambda: None)
@@ -67,7 +72,7 @@ class Task:
     count of changes to memory when all its lanes waited; None where they do not."""
 
     queue: Queue
-    work: KernelWork | OtherWork | Marker
+    work: Work | Marker
     after: tuple[Task, ...]
     order: TaskOrder
     is_done: bool = False
@@ -76,7 +81,11 @@ class Task:
 
     def is_ready(self) -> bool:
         self.after = tuple(task for task in self.after if not task.is_done)
-        return not self.after
+        return not self.after and not self.waits_on_host()
+
+    def waits_on_host(self) -> bool:
+        """Whether its host function waits, once its stream has come to it."""
+        return isinstance(self.work, HostWork) and not self.after and not self.work.is_ready
 
 
 class Queues:
@@ -85,7 +94,7 @@ class Queues:
 
     def __init__(self, options: Options, condition: threading.Condition, space: AddressSpace) -> None:
         policy = Policy.parse(options.policy)
-        self.faults: dict[int, EmulationFault | LaneFault | RuntimeError] = {}
+        self.faults: dict[int, Fault] = {}
         self.defers = options.devices > 1
         self._timeout_s = options.timeout_s
         self._picker = policy.launch_picker()
@@ -95,6 +104,10 @@ class Queues:
         self._records = Records() if options.races else None
         # By queue, up to which task the host has waited for it.
         self._known: dict[object, int] = {}
+        # By queue, up to which task the host functions that have been called come after it.
+        self._told: dict[object, int] = {}
+        # The thread in a host function.
+        self._host_thread: threading.Thread | None = None
         # Changes to memory that waiting lanes may see.
         self._changes = 0
         self._condition = condition
@@ -116,10 +129,10 @@ class Queues:
         queue.is_open = False
         self._forget_ended()
 
-    def add(self, queue: Queue, work: KernelWork | OtherWork | Marker, after: Iterable[Task] = ()) -> Task | None:
+    def add(self, queue: Queue, work: Work | Marker, after: Iterable[Task] = ()) -> Task | None:
         """Adds work to a queue, after further tasks; None where it has run already."""
         if not self.defers:
-            _run_at_once(queue, work)
+            self._run_at_once(queue, work)
             return None
         tails = [queue.tail, *(other.tail for other in self._queues if _are_ordered(queue, other))]
         before = [*after, *(tail for tail in tails if tail is not None)]
@@ -193,14 +206,15 @@ class Queues:
         task = self._current
         try:
             self._advance(task)
-        except (EmulationFault, LaneFault, RuntimeError) as fault:
+        except (EmulationFault, LaneFault, HostFailure, RuntimeError) as fault:
             self._fail(task.queue.device, fault)
         return True
 
     def _advance(self, task: Task) -> None:
         if not isinstance(task.work, KernelWork):
             self._record(task)
-            _run_at_once(task.queue, task.work)
+            self._run_at_once(task.queue, task.work)
+            self._tell(task)
             self._done(task)
             return
         execution = task.execution
@@ -216,6 +230,47 @@ class Queues:
             self._done(task)
         else:
             task.seen = self._changes if turn is Turn.WAITS else None
+
+    def _run_at_once(self, queue: Queue, work: Work | Marker) -> None:
+        if isinstance(work, KernelWork):
+            work.begin(queue, None, None).run()
+            return
+        if isinstance(work, HostWork):
+            self._call(queue, work)
+            return
+        work.run()
+        if isinstance(work, OtherWork):
+            queue.clock.copy(work.size_bytes)
+
+    def _call(self, queue: Queue, work: HostWork) -> None:
+        """Calls a host function; where nothing is deferred, other threads may come in while it waits."""
+        end_s = time.monotonic() + self._timeout_s
+        while not work.is_ready and time.monotonic() < end_s:
+            self._condition.wait(_LOOK_S)
+        fault = _given_up(queue, work, "" if work.wait is None else work.wait.text())
+        if fault is not None:
+            raise fault
+        self._host_thread = threading.current_thread()
+        try:
+            work.run()
+        except Exception as error:
+            raise HostFailure(error) from error
+        finally:
+            self._host_thread = None
+
+    def calls_host(self) -> bool:
+        """Whether the calling thread is in a host function."""
+        return self._host_thread is threading.current_thread()
+
+    def _tell(self, task: Task) -> None:
+        """Work behind a host function that has waited comes after all that came before the earlier ones, too."""
+        if self._records is None or not isinstance(task.work, HostWork):
+            return
+        self._told = _latest(self._told, task.order.known)
+        if task.work.wait is not None:
+            for one in self._pending:
+                if one.order.follows(task.order):
+                    one.order = replace(one.order, known=_latest(one.order.known, self._told))
 
     def _record(self, task: Task) -> None:
         """Looks for races of a copy with what may run beside it."""
@@ -251,6 +306,7 @@ class Queues:
         if self._records is not None:
             named = {*self._queues, *self._records.queues()}
             self._known = {queue: number for queue, number in self._known.items() if queue in named}
+            self._told = {queue: number for queue, number in self._told.items() if queue in named}
 
     def _is_known(self, queue: Queue) -> bool:
         if queue.tail is None or not queue.tail.is_done:
@@ -268,7 +324,7 @@ class Queues:
         self._changes += 1
         self._condition.notify_all()
 
-    def _fail(self, device: int, fault: EmulationFault | LaneFault | RuntimeError) -> None:
+    def _fail(self, device: int, fault: Fault) -> None:
         self.faults.setdefault(device, fault)
         self.drop(device)
 
@@ -278,10 +334,11 @@ class Queues:
         what the calling thread waits for."""
         me = threading.current_thread()
         self._waiting[me] = left
+        waits = [task for task in self._pending if task.waits_on_host()]
         try:
             end_s = time.monotonic() + self._timeout_s
             while not self._is_quiet and any(self._may_act(thread) for thread in self._users):
-                if self._condition.wait(_LOOK_S):
+                if self._condition.wait(_LOOK_S) or any(task.is_ready() for task in waits):
                     return True
                 self._is_quiet = time.monotonic() > end_s
             return False
@@ -305,15 +362,21 @@ class Queues:
         return [task for task in self._pending if task.execution is not None]
 
     def _end_in_deadlock(self) -> None:
-        """Every kernel that is under way waits for ever: a fault of each device that has one."""
-        waits = {task: _who_waits(task) for task in self._executing()}
-        faults = {}
+        """All that is under way waits for ever: a fault of each device that has such a kernel, and host functions that
+        wait no longer."""
+        on_host = [task for task in self._pending if task.waits_on_host()]
+        waits = {task: _who_waits(task) for task in [*self._executing(), *on_host]}
+        faults: dict[int, EmulationFault | RuntimeError] = {}
         for task in waits:
             others = [text for other, text in waits.items() if other is not task]
             if task.execution is not None and task.queue.device not in faults:
                 faults[task.queue.device] = task.execution.deadlock([*others, *self._failures()])
         for device, fault in faults.items():
             self._fail(device, fault)
+        for task in on_host:
+            insists = _given_up(task.queue, task.work, "; ".join((*waits.values(), *self._failures())))
+            if insists is not None:
+                self._fail(task.queue.device, insists)
 
     def _failures(self) -> list[str]:
         return [f"device {device} has failed: {str(fault).splitlines()[0]}" for device, fault in self.faults.items()]
@@ -328,13 +391,13 @@ def _latest(*known: Mapping[object, int]) -> dict[object, int]:
     return merged
 
 
-def _run_at_once(queue: Queue, work: KernelWork | OtherWork | Marker) -> None:
-    if isinstance(work, KernelWork):
-        work.begin(queue, None, None).run()
-        return
-    work.run()
-    if isinstance(work, OtherWork):
-        queue.clock.copy(work.size_bytes)
+def _given_up(queue: Queue, work: Work | Marker, waits: str) -> EmulationFault | None:
+    """Ends the wait of a host function; the fault of one that insists. ``waits`` tells who waits."""
+    if not isinstance(work, HostWork) or work.wait is None or work.is_ready:
+        return None
+    message = f"nothing can run: {waits}"
+    work.wait.give_up(message)
+    return None if work.is_ready else EmulationFault(FaultReport(FaultKind.DEADLOCK, message, device=queue.device))
 
 
 def _are_ordered(queue: Queue, other: Queue) -> bool:
@@ -345,6 +408,8 @@ def _are_ordered(queue: Queue, other: Queue) -> bool:
 
 def _who_waits(task: Task) -> str:
     execution = task.execution
+    if isinstance(task.work, HostWork) and task.work.wait is not None:
+        return f"a host function on device {task.queue.device} waits: {task.work.wait.text()}"
     if execution is None:
         return ""
     return f"kernel {execution.kernel.name} on device {task.queue.device}: {execution.waits}"

@@ -8,7 +8,7 @@ from threading import local
 from typing import TypeVar
 
 from lowdnn.driver.base import CaptureMode, DriverError
-from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
+from lowdnn.driver.emulated.faults import EmulationFault, HostFailure, LaneFault
 from lowdnn.driver.emulated.graphs import Graph
 from lowdnn.driver.emulated.launching import LoadedFunction
 from lowdnn.driver.emulated.machine import Machine, Module
@@ -113,8 +113,10 @@ class DeviceState:
         return StreamState(self.system.queues.begin(self.number, kind, self.machine.clock))
 
     def tell(self, call: str, arguments: str) -> None:
-        """Raises the DriverError of a fault on the device that nobody has been told of."""
+        """Raises the DriverError of a fault on the device that nobody has been told of, or the HostFailure."""
         fault = self.system.queues.faults.pop(self.number, None)
+        if isinstance(fault, HostFailure):
+            raise fault
         if fault is not None:
             raise self.failure(call, arguments, fault) from fault
 

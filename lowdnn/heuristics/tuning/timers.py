@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.tuning.records import RecordClock
 from lowdnn.heuristics.tuning.tensors import TuningTensors
+from lowdnn.runtime.captured_graph import CapturedGraph
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
@@ -158,23 +159,12 @@ class DeviceTimer:
 
     def _captured(self, loaded: LoadedPlan, addresses: list[tuple[int, ...]], workspace: int, launches: int) -> _Replay:
         """The graph, replayed once."""
-        driver, context = self._runtime.driver, self._runtime.context
-        self._capturing.begin_capture()
-        try:
+
+        def work() -> None:
             for launch in range(launches):
                 loaded.execute(addresses[launch % len(addresses)], workspace, self._capturing.handle)
-        finally:
-            graph = self._capturing.end_capture()
-        with context.activated():
-            try:
-                instance = driver.graph_instantiate(graph)
-            finally:
-                driver.graph_destroy(graph)
-        self._stack.callback(context.give_back, "graph", partial(driver.graph_exec_destroy, instance))
-        replay = _Replay(self._elapsed_us, partial(self._launch, instance), launches)
+
+        graph = self._stack.enter_context(CapturedGraph.record(self._capturing, work))
+        replay = _Replay(self._elapsed_us, partial(graph.launch, self._stream), launches)
         replay.us()
         return replay
-
-    def _launch(self, instance: int) -> None:
-        with self._runtime.context.activated():
-            self._runtime.driver.graph_launch(instance, self._stream.handle)
