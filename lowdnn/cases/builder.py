@@ -36,12 +36,13 @@ class CaseBuilder(ContractionBuilder, RowBuilder, AttentionBuilder, MoveBuilder)
         store: DataType | None = None,
         layout: Layout | None = None,
         index_type: DataType | None = None,
+        index_in_image: bool = False,
     ) -> Tensor:
         """y; where there is an ``index_type``, the places of maxima are stored in it beside y."""
         dims = geometry.output_dims(x.dims)
         y = self.output(dims, geometry.compute_type, store, layout, "y")
         index = None if index_type is None else self.tensor(dims, index_type, layout=layout, name="index")
-        self._operations.append(ResampleForward(geometry, x=x, y=y, index=index))
+        self._operations.append(ResampleForward(geometry, x=x, y=y, index=index, index_in_image=index_in_image))
         return y
 
     def resample_gradient(

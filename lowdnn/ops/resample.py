@@ -344,6 +344,18 @@ def maxima(resample: Resample, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[n
     return best, np.maximum(place, 0)
 
 
+def places_in_image(resample: Resample, x_dims: Sequence[int], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places in the image, row-major, of these places in each window, which are clamped to the image."""
+    axes, found = resample.axes(x_dims), np.zeros_like(places)
+    for number, (axis, tap) in enumerate(
+        zip(axes, np.unravel_index(places, [axis.span for axis in axes]), strict=True)
+    ):
+        first = (np.arange(axis.outputs) * axis.step - axis.offset) // axis.unit
+        first = first.reshape(-1, *(1,) * (len(axes) - 1 - number))
+        found = found * axis.inputs + np.clip(first + tap, 0, axis.inputs - 1)
+    return found
+
+
 def divisors(resample: Resample, axes: Sequence[AxisTaps]) -> NDArray[np.float64]:
     """The divisor of each output's sum, over the outputs' spatial dims: 1 for all but averages."""
     if not resample.is_pooling or resample.mode is ResampleMode.MAXPOOL:
@@ -358,12 +370,16 @@ def check_index(where: str, index: Tensor, dims: tuple[int, ...], resample: Resa
         raise BadParamError.at(where, expected=f"no index tensor for {resample.mode.name}", got=index.label)
     if index.dims != dims:
         raise ShapeMismatchError.at(f"{where}.dims", expected=list(dims), got=list(index.dims))
-    places = prod(axis.span for axis in resample.axes(x_dims))
+    check_index_type(where, index, prod(axis.span for axis in resample.axes(x_dims)), "a window")
+
+
+def check_index_type(where: str, index: Tensor, places: int, whose: str) -> None:
+    """Raises UnsupportedDataTypeError for a type that does not hold every place of a window or an image."""
     if _INDEX_TYPES.get(index.data_type, 0) < places:
         fitting = [t.name for t, limit in _INDEX_TYPES.items() if limit >= places]
         raise UnsupportedDataTypeError.at(
             f"{where}.data_type",
-            expected=f"one of {', '.join(fitting)} for {places} places of a window",
+            expected=f"one of {', '.join(fitting)} for {places} places of {whose}",
             got=index.data_type.name,
         )
 

@@ -1,6 +1,7 @@
 """Resampling forward: pooling and interpolation of the spatial dims (``ops.resample`` says how).
 
-    MAXPOOL     y = the largest value of the window, index = its place in the window
+    MAXPOOL     y = the largest value of the window, index = its place in the window, row-major; with index_in_image
+                its place in the image of the channel, or of the nearest position inside for windows of padding alone
     AVGPOOL_*   y = sum of the window's values / their count
     BILINEAR    y = sum of value * weight over the 2 positions along each axis
     NEAREST     y = value
@@ -13,20 +14,32 @@ Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.enums import AttributeName, AttributeType, DescriptorType, ResampleMode
+from lowdnn.codec import LEFT_OUT
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType, PaddingMode, ResampleMode
 from lowdnn.ops.base import Values
-from lowdnn.ops.resample import Resample, ResampleOperation, check_index, check_scaling, divisors, maxima, taps
+from lowdnn.ops.resample import (
+    Resample,
+    ResampleOperation,
+    check_index,
+    check_index_type,
+    check_scaling,
+    divisors,
+    maxima,
+    places_in_image,
+    taps,
+)
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
-from lowdnn.status import ShapeMismatchError
+from lowdnn.status import BadParamError, ShapeMismatchError
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,7 @@ class ResampleForward(ResampleOperation):
     beta: float = attribute(
         AttributeName.OPERATION_RESAMPLE_FWD_BETA, AttributeType.DOUBLE, AttributeType.FLOAT, default=0.0
     )
+    index_in_image: bool = field(default=False, metadata={LEFT_OUT: True})
 
     def __post_init__(self) -> None:
         expected = self.resample.output_dims(self.x.dims, "resample_forward.x")
@@ -56,6 +70,8 @@ class ResampleForward(ResampleOperation):
             raise ShapeMismatchError.at("resample_forward.y.dims", expected=list(expected), got=list(self.y.dims))
         if self.index is not None:
             check_index("resample_forward.index", self.index, expected, self.resample, self.x.dims)
+        if self.index_in_image:
+            self._check_image()
         check_scaling("resample_forward", self.alpha, self.beta)
 
     @property
@@ -80,9 +96,18 @@ class ResampleForward(ResampleOperation):
         x = dtypes.rounded(inputs["x"], resample.compute_type)
         if resample.mode is ResampleMode.MAXPOOL:
             y, index = maxima(resample, x)
+            index = places_in_image(resample, x.shape, index) if self.index_in_image else index
             return {"y": y, "index": index} if self.index is not None else {"y": y}
         with np.errstate(invalid="ignore", over="ignore"):
             return {"y": _sums(resample, x)}
+
+    def _check_image(self) -> None:
+        where = "resample_forward"
+        if self.resample.padding_mode is not PaddingMode.NEG_INF_PAD:
+            got = self.resample.padding_mode.name
+            raise BadParamError.at(f"{where}.padding_mode", expected="NEG_INF_PAD for places in the image", got=got)
+        if self.index is not None:
+            check_index_type(f"{where}.index", self.index, prod(self.x.dims[2:]), "an image")
 
 
 def _sums(resample: Resample, x: NDArray[Any]) -> NDArray[Any]:

@@ -124,6 +124,28 @@ def test_index_is_the_place_in_the_window_and_the_first_of_equal_ones_wins() -> 
     assert found["index"][0, 0].tolist() == [[3, 3, 2], [3, 1, 0], [3, 2, 2]]
 
 
+def test_a_place_in_the_image_holds_the_maximum() -> None:
+    """Also with paddings, several axes, and windows of padding alone, whose place is that of the nearest position."""
+    x = np.random.default_rng(fresh_seed()).permutation(2 * 3 * 5 * 4).reshape(2, 1, 3, 5, 4).astype(np.float64)
+    geometry = Resample(
+        3, (2, 3, 2), (1, 2, 2), (1, 1, 3), (0, 1, 0), ResampleMode.MAXPOOL, DataType.DOUBLE,
+        padding_mode=PaddingMode.NEG_INF_PAD,
+    )  # fmt: skip
+    dims = geometry.output_dims(x.shape)
+    tensors = [
+        Tensor(uid, data_type, own, packed_strides(own), 16)
+        for uid, data_type, own in (
+            (1, DataType.DOUBLE, x.shape), (2, DataType.DOUBLE, dims), (3, DataType.INT64, dims)
+        )
+    ]  # fmt: skip
+    found = ResampleForward(geometry, *tensors, index_in_image=True).reference({"x": x})
+    held = np.take_along_axis(x.reshape(2, -1), found["index"].reshape(2, -1), 1).reshape(dims)
+    is_padding = np.isneginf(found["y"])
+    assert is_padding.any()
+    np.testing.assert_array_equal(held[~is_padding], found["y"][~is_padding])
+    np.testing.assert_array_equal(found["index"][is_padding] % 4, 0)
+
+
 def test_padding_of_zeros_may_be_the_maximum_and_then_its_gradient_is_lost() -> None:
     x = np.array([-3.0, -1.0, 4.0])[None, None]
     resample = geometry(MAX, (2,), ZERO, pre_paddings=(1,))

@@ -49,6 +49,23 @@ def test_batch_norm_infers(face: Face) -> None:
     face.check(normalised, x, taken=batch_names(x, scale, bias, training=False))
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_entries_of_any_backend(face: Face, is_training: bool) -> None:
+    """``_batch_norm_with_update``, ``_batch_norm_no_update`` and ``batch_norm_backward``."""
+    x, scale, bias, mean = (face.reals(*dims, dtype=torch.float32) for dims in ((3, 4, 5), (4,), (4,), (4,)))
+    variance, aten = mean.square() + 0.5, torch.ops.aten
+    entry = aten._batch_norm_with_update if is_training else aten._batch_norm_no_update
+
+    def normalised(x: Any, scale: Any, bias: Any) -> Any:
+        running = mean.clone(), variance.clone()
+        y, saved_mean, saved_root, _ = entry(x, scale, bias, *running, 0.3, 1e-5)
+        return (y, saved_mean.detach(), saved_root.detach(), *running) if is_training else (y.detach(), *running)
+
+    names = ["_batch_norm_with_update", "batch_norm_backward"] if is_training else ["_batch_norm_no_update"]
+    is_left = face.device == "cuda" and not is_training  # torch returns other statistics there
+    face.check(normalised, x, scale, bias, taken=() if is_left else names, tolerance=2e-4)
+
+
 def test_channels_last_and_narrow_types(face: Face) -> None:
     x = face.reals(2, 8, 4, 3, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     scale, bias = face.reals(8, dtype=torch.float32), face.reals(8, dtype=torch.float32)
@@ -75,6 +92,26 @@ def test_layer_norm_of_a_strided_matrix(face: Face) -> None:
     x, scale = face.reals(6, 24, dtype=torch.float32), face.reals(8, dtype=torch.float32)
     names = ("native_layer_norm", "native_layer_norm_backward")
     face.check(lambda x, scale: F.layer_norm(x[:, 8:16], (8,), scale), x, scale, taken=names, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_norms_of_transposed_batches(face: Face, norm: str) -> None:
+    """Rows that are no single axis in memory: (steps, batch, features) of a tensor whose batch comes first."""
+    x, w = face.reals(4, 5, 24, dtype=torch.float32), face.reals(16, dtype=torch.float32)
+
+    def normalised(x: Any, w: Any) -> Any:
+        rows = x.transpose(0, 1)[..., 4:20]
+        return F.layer_norm(rows, (16,), w) if norm == "layer" else F.rms_norm(rows, (16,), w)
+
+    name = "native_layer_norm" if norm == "layer" else "_fused_rms_norm"
+    face.check(normalised, x, w, taken=[name, f"{name}_backward"], tolerance=1e-4)
+
+
+def test_rows_of_several_axes_need_parameters(face: Face) -> None:
+    x = face.reals(4, 5, 16, dtype=torch.float32)
+    face.check(lambda x: F.layer_norm(x.transpose(0, 1), (16,)), x, taken=(), tolerance=1e-4)
+    reasons = {path[1] for path in face.counts() if path[0] == "native_layer_norm"}
+    assert "strides [16, 80, 1] of rows [5, 4, 16], in a norm without scale and bias" in reasons
 
 
 @pytest.mark.parametrize("names", [("_fused_rms_norm", "_fused_rms_norm_backward"), ()])

@@ -30,6 +30,16 @@ def test_maxima_and_their_indices_are_equal(face: Face, shape: tuple[int, ...], 
     face.check(lambda x: pool(x, **arguments, return_indices=True), x, taken=names, exact=True)
 
 
+def test_maxima_and_their_indices_take_one_launch(face: Face) -> None:
+    import lowdnn.torch
+
+    with face.enable(["pooling"]):
+        F.max_pool2d(face.reals(2, 3, 9, 8, dtype=torch.float32), 3, 2, 1, return_indices=True)
+    plans = lowdnn.torch.registry.REGISTRY._plans[face.device, "max_pool2d_with_indices"]
+    *_, run = plans._known.values()
+    assert sum(len(step.loaded.plan.launches) for step in run.prepared.steps) == 1
+
+
 def test_channels_last_stays_channels_last(face: Face) -> None:
     x = face.integers(2, 8, 6, 6, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     names = ["max_pool2d_with_indices", "max_pool2d_with_indices_backward"]

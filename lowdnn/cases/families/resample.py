@@ -40,6 +40,7 @@ class ResampleCase(Case):
     size: the outputs' extents, for windows around their middles (adaptive pooling); otherwise window, stride and pad.
     dir: the result: y (fwd), or dx of it from dy (bwd).
     index: the type of the places of maxima, which fwd writes and bwd reads; without, bwd reads x.
+    places: whether fwd counts them in each window or in the image.
     padding: usual is minus infinity for maxima and 0 otherwise.
     """
 
@@ -57,6 +58,7 @@ class ResampleCase(Case):
     nan: str = key(text.choice("wins", "loses"), "wins")
     dir: str = key(text.choice("fwd", "bwd"), "fwd")
     index: DataType | None = key(text.data_type(), None)
+    places: str = key(text.choice("window", "image"), "window")
     layout: str = key(text.choice("nchw", "nhwc"), "nhwc")
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
     out: DataType | None = key(text.data_type(), None)
@@ -99,7 +101,9 @@ class ResampleCase(Case):
         geometry = self._geometry
         if self.dir == "fwd":
             x = builder.tensor(self._x_dims, self.dtype, name="x")
-            return builder.resample(x, geometry, store=store, index_type=self.index)
+            return builder.resample(
+                x, geometry, store=store, index_type=self.index, index_in_image=self.places == "image"
+            )
         y_dims = geometry.output_dims(self._x_dims)
         dy = builder.tensor(y_dims, self.dtype, name="dy")
         index = None if self.index is None else builder.tensor(y_dims, self.index, name="index")

@@ -44,6 +44,7 @@ class Params:
     HAS_PLANES: int
     DIVISOR: str
     HAS_INDEX: int
+    IMAGE_INDEX: int
     INDEX_TYPE: str
     INDEX_WIDTH: int
     CHANNELS_LAST: int
@@ -94,6 +95,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         HAS_PLANES=int(problem.has_planes),
         DIVISOR=problem.divisor,
         HAS_INDEX=int(problem.index is not None),
+        IMAGE_INDEX=int(problem.index_in_image),
         INDEX_TYPE=index_type(problem),
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
         CHANNELS_LAST=int(problem.channels_last),

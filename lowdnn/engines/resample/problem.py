@@ -14,6 +14,7 @@ from lowdnn.enums import DataType, NanPropagation, PaddingMode, ResampleMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.resample import AxisTaps, Resample, ResampleOperation
 from lowdnn.ops.resample_backward import ResampleBackward
+from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.tensor import Tensor
 
 #: Neighbouring channels of a thread at most, whose results are in registers.
@@ -66,9 +67,14 @@ class Problem:
 
     @property
     def index(self) -> Tensor | None:
-        """The tensor of argmaxes that the kernel writes or reads: the index of a maximum in its window."""
+        """The tensor of argmaxes that the kernel writes or reads, in each window or in the image."""
         index = self.operation.index if self.is_maximum else None
         return None if index is None or index.is_virtual else index
+
+    @property
+    def index_in_image(self) -> bool:
+        """Whether the index is that of a maximum in the image."""
+        return isinstance(self.operation, ResampleForward) and self.operation.index_in_image
 
     @property
     def searched(self) -> Tensor | None:

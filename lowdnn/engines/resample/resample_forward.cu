@@ -1,5 +1,5 @@
 // resample_forward: y[n, c, o] = functor(maximum, average or weighted sum of x[n, c, tap] over the taps of o) and, for
-// maxima, their argmaxes: the index of each maximum in its window.
+// maxima, their argmaxes: the index of each maximum in its window or, with IMAGE_INDEX, in the image.
 //
 // Layouts: any strides of x, y and index. A thread has CHANNELS channels, contiguous if x is channels-last, of ROWS x
 // COLUMNS neighbouring outputs. If IS_TILED, the taps of the tile are known at compile time, relative to its first one.
@@ -10,7 +10,7 @@
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
 // Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. LINEAR: 1 for weighted sums. RESULT: the type that reduces
 // a window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one.
-// HAS_INDEX: whether argmaxes are stored. INDEX_TYPE: their type. INDEX_WIDTH: elements of an access to them, 0 for any
+// HAS_INDEX: whether argmaxes are stored. IMAGE_INDEX: whether they are places in the image. INDEX_TYPE: their type. INDEX_WIDTH: elements of an access to them, 0 for any
 // strides. CHANNELS_LAST: whether channels are the innermost axis of groups; otherwise columns are. CONTIGUOUS: whether
 // neighbouring columns of x are contiguous. ACCESS: elements of an access along a row. SHIFT: elements that the first
 // access reads before the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; unless IS_TILED, one
@@ -86,6 +86,18 @@ __device__ __forceinline__ i32 first_code_of(const Params& p, int i, int j, cons
   }
 }
 
+// The place in the image, row-major, of a tap of one output's window; for a tap outside that of the nearest position.
+__device__ __forceinline__ INDEX_TYPE place_of(const TapAxis (&axes)[3], const i32 (&output)[3], i32 tap) {
+  const i32 row_tap = tap / axes[2].span, plane_tap = HAS_PLANES ? row_tap / axes[1].span : 0;
+  const i32 taps[3] = {plane_tap, row_tap - plane_tap * axes[1].span, tap - row_tap * axes[2].span};
+  INDEX_TYPE place = 0;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    place = INDEX_TYPE(place * axes[i].inputs + clamp(axes[i].first(output[i]) + taps[i], axes[i].inputs));
+  }
+  return place;
+}
+
 // Divides a sum by its output's divisor.
 __device__ __forceinline__ COMPUTE divided(COMPUTE sum, const Quotient<COMPUTE>& all, i32 count) {
   if (DIVISOR == NONE) return sum;
@@ -124,9 +136,9 @@ __device__ __forceinline__ void store_argmaxes(const IndexOutput<true>& p, INDEX
 
 // Computes and stores the argmaxes of a row of the tile, `valid` columns of which exist.
 template <class Result>
-__device__ __forceinline__ void store_maxima(const IndexOutput<true>& p, i64 n, i64 c, const i32 (&output)[3], i32 row,
-                                             const Result (&results)[COLUMNS], const i32 (&first_code)[COLUMNS],
-                                             int tile_row, int valid) {
+__device__ __forceinline__ void store_maxima(const IndexOutput<true>& p, const TapAxis (&axes)[3], i64 n, i64 c,
+                                             const i32 (&output)[3], i32 row, const Result (&results)[COLUMNS],
+                                             const i32 (&first_code)[COLUMNS], int tile_row, int valid) {
   INDEX_TYPE* index = p.index + n * p.index_strides[0] + c * p.index_strides[1] + output[0] * p.index_strides[2] +
                       row * p.index_strides[3] + output[2] * p.index_strides[4];
   INDEX_TYPE argmaxes[COLUMNS][CHANNELS];
@@ -135,14 +147,16 @@ __device__ __forceinline__ void store_maxima(const IndexOutput<true>& p, i64 n, 
 #pragma unroll
     for (int v = 0; v < CHANNELS; ++v) {
       const i32 code = results[j].argmax(v, first_code[j]);
-      argmaxes[j][v] = INDEX_TYPE(IS_TILED ? code - TileCodes::first(tile_row, j) : code);
+      const i32 tap = IS_TILED ? code - TileCodes::first(tile_row, j) : code;
+      argmaxes[j][v] = IMAGE_INDEX ? place_of(axes, {output[0], row, output[2] + j}, tap) : INDEX_TYPE(tap);
     }
   }
   store_argmaxes(p, index, argmaxes, valid);
 }
 template <class Result>
-__device__ __forceinline__ void store_maxima(const IndexOutput<false>&, i64, i64, const i32 (&)[3], i32,
-                                             const Result (&)[COLUMNS], const i32 (&)[COLUMNS], int, int) {}
+__device__ __forceinline__ void store_maxima(const IndexOutput<false>&, const TapAxis (&)[3], i64, i64,
+                                             const i32 (&)[3], i32, const Result (&)[COLUMNS],
+                                             const i32 (&)[COLUMNS], int, int) {}
 
 // Adds the taps of all planes, plane by plane.
 __device__ __forceinline__ void add_planes(const Params& p, i64 n, i64 c, const i32 (&output)[3], i32 first_row,
@@ -226,6 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     if (row >= rows.outputs) break;
     const i32 rows_counted = p.axes[0].divisor<DIVISOR>(output[0]) * rows.divisor<DIVISOR>(row);
     store_values(p, n, c, output, row, all, rows_counted, results[i]);
-    store_maxima(p, n, c, output, row, results[i], first_code[i], i, min(p.axes[2].outputs - output[2], COLUMNS));
+    const int valid = min(p.axes[2].outputs - output[2], COLUMNS);
+    store_maxima(p, p.axes, n, c, output, row, results[i], first_code[i], i, valid);
   }
 }

@@ -145,7 +145,8 @@ def result_type(problem: Problem, channels: int, *, has_argmax: bool) -> str:
 
 def index_name(problem: Problem, width: int) -> str:
     """The part of kernel names for the index: its type, and the elements of an access."""
-    return "" if problem.index is None else f"_{dtypes.info(problem.index.data_type).c_type}x{width}"
+    place = "_image" if problem.index_in_image else ""
+    return "" if problem.index is None else f"{place}_{dtypes.info(problem.index.data_type).c_type}x{width}"
 
 
 def index_type(problem: Problem) -> str:

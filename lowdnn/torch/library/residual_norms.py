@@ -17,7 +17,7 @@ from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.torch.library.definition import Definition, check_floats, check_shape, wide_type
 from lowdnn.torch.operation import Arguments, Overload, Result, optional
-from lowdnn.torch.operations.row_norms import matrix, row, row_count
+from lowdnn.torch.operations.row_norms import check_rows, matrix, row, row_axes
 from lowdnn.torch.sketch import Sketch, compute_type_of
 
 _X, _RESIDUAL, _WEIGHT, _BIAS = range(4)
@@ -60,21 +60,23 @@ def _read(x: Any, residual: Any, weight: Any, bias: Any, eps: float, centred: bo
 def _sketched(sketch: Sketch, eps: float, centred: bool) -> Result:
     x, residual, weight, bias = sketch.tensors
     normalized = tuple(x.shape[-1:])
-    rows = row_count(x, normalized, residual, weight, bias)
+    check_rows(x, normalized, residual, weight, bias)
+    has_parameters = weight.shape is not None or bias.shape is not None
+    groups = row_axes(sketch, (_X, _RESIDUAL), normalized, has_parameters=has_parameters)
+    source, other = (matrix(sketch, place, normalized, groups) for place in (_X, _RESIDUAL))
+    *rows, _ = dims = source.dims
     wide = wide_type(x, residual)
     y, total = sketch.allocate(x.shape, x.dtype), sketch.allocate(x.shape, residual.dtype)
     stats = (*x.shape[:-1], 1)
     mean, root = sketch.allocate(stats if centred else (0,), wide), sketch.allocate(stats, wide)
-    ports: dict[str, Any] = {"inv_variance": sketch.at(root, (rows, 1))}
+    ports: dict[str, Any] = {"inv_variance": sketch.at(root, (*rows, 1))}
     if centred:
-        ports["mean"] = sketch.at(mean, (rows, 1))
+        ports["mean"] = sketch.at(mean, (*rows, 1))
     for port, place, tensor in (("scale", _WEIGHT, weight), ("bias", _BIAS, bias)):
         if tensor.shape is not None:
-            ports[port] = row(sketch, place)
-    source = matrix(sketch, _X, normalized)
-    dims = source.dims
-    sums = sketch.pointwise(PointwiseMode.ADD, sketch.at(total, dims), source, matrix(sketch, _RESIDUAL, normalized))
-    margin = sketch.value(eps, 2, compute_type_of(sums.data_type, source.data_type))
+            ports[port] = row(sketch, place, len(rows))
+    sums = sketch.pointwise(PointwiseMode.ADD, sketch.at(total, dims), source, other)
+    margin = sketch.value(eps, len(dims), compute_type_of(sums.data_type, source.data_type))
     mode = NormMode.LAYER_NORM if centred else NormMode.RMS_NORM
     sketch.add(NormForward(mode, NormFwdPhase.TRAINING, sums, margin, sketch.at(y, dims), **ports))
     sketch.end_step()
@@ -131,24 +133,27 @@ def _sketched_backward(sketch: Sketch, centred: bool) -> Result:
     """(dtotal, dweight, dbias) with the gradients of the parameters in the type of the statistics."""
     dy, dtotal, total, weight, mean, root = sketch.tensors
     normalized = tuple(total.shape[-1:])
-    rows = row_count(total, normalized, dy, dtotal, weight, mean, root)
+    check_rows(total, normalized, dy, dtotal, weight, mean, root)
     place = sketch.allocate(total.shape, total.dtype)
-    source, gradient = matrix(sketch, _TOTAL, normalized), matrix(sketch, _DY, normalized)
+    read = [own for own, tensor in ((_TOTAL, total), (_DY, dy), (_DTOTAL, dtotal)) if tensor.shape is not None]
+    groups = row_axes(sketch, read, normalized, has_parameters=True)
+    source, gradient, *others = (matrix(sketch, own, normalized, groups) for own in read)
+    *rows, columns = source.dims
     found = sketch.at(place, source.dims)
-    ports: dict[str, Any] = {"inv_variance": sketch.at(_ROOT, (rows, 1))}
+    ports: dict[str, Any] = {"inv_variance": sketch.at(_ROOT, (*rows, 1))}
     if centred:
-        ports["mean"] = sketch.at(_MEAN, (rows, 1))
+        ports["mean"] = sketch.at(_MEAN, (*rows, 1))
     if weight.shape is not None:
-        ports["scale"] = row(sketch, _BACKWARD_WEIGHT)
+        ports["scale"] = row(sketch, _BACKWARD_WEIGHT, len(rows))
     parameters = [sketch.allocate(normalized, root.dtype) for _ in ("dscale", "dbias")]
     for port, own in zip(("dscale", "dbias"), parameters, strict=True):
-        ports[port] = sketch.at(own, (1, source.dims[1]))
+        ports[port] = sketch.at(own, (*(1,) * len(rows), columns))
     compute = compute_type_of(source.data_type)
-    own_share = found if dtotal.shape is None else sketch.virtual(source.dims, compute)
+    own_share = sketch.virtual(source.dims, compute) if others else found
     mode = NormMode.LAYER_NORM if centred else NormMode.RMS_NORM
     sketch.add(NormBackward(mode, source, gradient, dx=own_share, **ports))
-    if dtotal.shape is not None:
-        sketch.pointwise(PointwiseMode.ADD, found, own_share, matrix(sketch, _DTOTAL, normalized))
+    if others:
+        sketch.pointwise(PointwiseMode.ADD, found, own_share, *others)
     sketch.end_step()
     return place, *parameters
 

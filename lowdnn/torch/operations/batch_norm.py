@@ -59,11 +59,37 @@ def cudnn_forward(sketch: Sketch, training: bool, momentum: float, eps: float) -
     return (*results, sketch.allocate((0,), torch.uint8))
 
 
+def read_with_update(
+    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Arguments:
+    return read(x, weight, bias, running_mean, running_var, True, momentum, eps)
+
+
+def read_no_update(
+    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Arguments:
+    return read(x, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+def no_update(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
+    """As ``forward``, with an empty reserve."""
+    return (*forward(sketch, training, momentum, eps), sketch.allocate((0,), torch.uint8))
+
+
 def read_backward(
     dy: Any, x: Any, weight: Any, running_mean: Any, running_var: Any, save_mean: Any, save_invstd: Any, train: bool,
     eps: float, output_mask: Sequence[bool],
 ) -> Arguments:  # fmt: skip
     return (dy, x, optional(weight), optional(save_mean), optional(save_invstd)), (train, tuple(output_mask))
+
+
+def read_any_backward(
+    dy: Any, x: Any, weight: Any, running_mean: Any, running_var: Any, save_mean: Any, save_var: Any, update: bool,
+    eps: float, output_mask: Sequence[bool], reserve: Any,
+) -> Arguments:  # fmt: skip
+    return read_backward(
+        dy, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )  # fmt: skip
 
 
 def read_cudnn_backward(
@@ -113,6 +139,14 @@ def cudnn_backward_native(native: Callable[..., Any], keys: Any, *args: Any) -> 
     return torch.ops.aten.native_batch_norm_backward(
         dy, x, weight, running_mean, running_var, save_mean, save_var, True, eps, [True, True, True]
     )
+
+
+def any_backward_native(native: Callable[..., Any], keys: Any, *args: Any) -> Any:
+    """torch's entry calls cuDNN's gradients where cuDNN's forward pass would have run, whose reserve is not there."""
+    *others, reserve = args
+    if reserve.numel() or not others[7]:
+        return native(keys, *args)
+    return torch.ops.aten.native_batch_norm_backward(*others)
 
 
 def _add_training(sketch: Sketch, y: int, saved: Sequence[int], momentum: float, eps: float) -> None:
@@ -175,6 +209,9 @@ OVERLOADS = (
     Overload("_native_batch_norm_legit", "batch_norm", read, forward),
     Overload("_native_batch_norm_legit.no_stats", "batch_norm", read_without_statistics, forward),
     Overload("native_batch_norm_backward", "batch_norm", read_backward, backward),
+    Overload("_batch_norm_with_update", "batch_norm", read_with_update, cudnn_forward),
+    Overload("_batch_norm_no_update", "batch_norm", read_no_update, no_update),
+    Overload("batch_norm_backward", "batch_norm", read_any_backward, backward, fallback=any_backward_native),
     Overload("cudnn_batch_norm", "batch_norm", read, cudnn_forward, keys=("CUDA",)),
     Overload(
         "cudnn_batch_norm_backward", "batch_norm", read_cudnn_backward, backward, keys=("CUDA",),

@@ -1,20 +1,16 @@
 """Maximum, average and adaptive pooling in two and three dimensions, and their gradients.
 
-torch's index of a maximum is its place in the image, row-major over the spatial axes:
-
-    index = sum over the axes of (o * stride - padding + place in the window) * the image's later extents
+torch's index of a maximum is its place in the image, row-major over the spatial axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import torch
 
-from lowdnn.enums import DataType, NanPropagation, PaddingMode, PointwiseMode, ResampleMode
-from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.enums import NanPropagation, PaddingMode, ResampleMode
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
@@ -124,10 +120,8 @@ def _max(sketch: Sketch, resample: Resample) -> Result:
     check_floats(x)
     y = _result(sketch, resample, x.dtype)
     indices = _result(sketch, resample, torch.int64)
-    target = _as_image(sketch, y, resample)
-    place = sketch.virtual(target.dims, DataType.INT32)
-    sketch.add(ResampleForward(resample, _as_image(sketch, _X, resample), target, place))
-    _add_indices(sketch, resample, place, _as_image(sketch, indices, resample))
+    x_y_index = (_as_image(sketch, place, resample) for place in (_X, y, indices))
+    sketch.add(ResampleForward(resample, *x_y_index, index_in_image=True))
     sketch.end_step()
     return y, indices
 
@@ -159,42 +153,6 @@ def _result(sketch: Sketch, resample: Resample, dtype: Any) -> int:
     batch = (1,) * (resample.spatial_dims + 2 - len(x.shape))
     shape = resample.output_dims((*batch, *x.shape))[len(batch) :]
     return sketch.allocate(shape, dtype, suggested_strides((x,), shape))
-
-
-def _add_indices(sketch: Sketch, resample: Resample, place: Tensor, indices: Tensor) -> None:
-    """Adds what makes torch's index out of a place in the window, in integers."""
-    x = sketch.tensors[_X]
-    extents = x.shape[len(x.shape) - resample.spatial_dims :]
-    windows, strides, paddings = (
-        tuple(map(int, own)) for own in (resample.window_dims, resample.strides, resample.pre_paddings)
-    )
-    later = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
-    constant = -sum(padding * step for padding, step in zip(paddings, later, strict=True))
-    total = _integers(sketch, PointwiseMode.ADD, place, _number(sketch, constant, place.rank))
-    # A row of the window more is a row of the image more, not a row of the window.
-    for axis in range(resample.spatial_dims - 1):
-        inside = prod(windows[axis + 1 :])
-        outer = _integers(sketch, PointwiseMode.DIV, place, _number(sketch, inside, place.rank))
-        skipped = later[axis] - windows[axis + 1] * later[axis + 1]
-        more = _integers(sketch, PointwiseMode.MUL, outer, _number(sketch, skipped, place.rank))
-        total = _integers(sketch, PointwiseMode.ADD, total, more)
-    for axis in range(resample.spatial_dims):
-        output = _integers(sketch, PointwiseMode.GEN_INDEX, place, axis=axis + 2)
-        step = _number(sketch, strides[axis] * later[axis], place.rank)
-        begin = _integers(sketch, PointwiseMode.MUL, output, step)
-        is_last = axis == resample.spatial_dims - 1
-        total = _integers(sketch, PointwiseMode.ADD, total, begin, y=indices if is_last else None)
-
-
-def _integers(sketch: Sketch, mode: PointwiseMode, *inputs: Tensor, axis: int = -1, y: Tensor | None = None) -> Tensor:
-    result = sketch.virtual(inputs[0].dims, DataType.INT32) if y is None else y
-    ports: dict[str, Any] = dict(zip(("x", "b"), inputs, strict=False))
-    sketch.add(PointwiseOperation(Pointwise(mode, DataType.INT32, axis=axis), y=result, **ports))
-    return result
-
-
-def _number(sketch: Sketch, value: int, rank: int) -> Tensor:
-    return sketch.constant(value, rank, DataType.INT32)
 
 
 def _averaging(x: Any, spatial: int, windows: Windows, counts_padding: bool, divisor_override: int | None) -> Resample:

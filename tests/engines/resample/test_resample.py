@@ -61,6 +61,8 @@ def check(runtime: Runtime, text: str, engine: Any = ENGINE, **choices: int) -> 
     ("text", "channels", "rows", "columns"),
     [
         (POOL, 8, 2, 2),
+        (f"{POOL} index=int64 places=image", 8, 2, 2),
+        (f"{POOL} index=int32 places=image layout=nchw", 1, 2, 4),
         (f"{POOL} index=int8 dir=bwd", 1, 1, 1),
         (f"{POOL} index=int8 dir=bwd", 4, 2, 4),
         (f"{POOL} dir=bwd", 2, 4, 2),
