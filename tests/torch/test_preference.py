@@ -92,6 +92,50 @@ def test_gradients_that_the_native_kernel_cannot_compute_run_on_lowdnn(
     assert torch.equal(function(None, x, x), x)
 
 
+def test_calls_that_stay_native_load_nothing_before_a_capture(
+    memory: Any, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither their plans nor the kernels of their gradients."""
+    from lowdnn.torch import planning
+
+    seen: list[str] = []
+    for name in ("load", "begin_gradients"):
+        own = getattr(planning, name)
+        monkeypatch.setattr(planning, name, lambda *given, name=name, own=own: seen.append(name) or own(*given))
+    monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(1.0, 1e6)})
+    function, x, _ = called(memory)
+    x.requires_grad_()
+    assert function(None, x, x) == "native"
+    assert seen == []
+    stream.captures = True
+    for _ in range(2):
+        assert torch.equal(function(None, x, x), x)
+    assert seen == ["begin_gradients", "load"]
+
+
+def test_a_plan_that_a_capture_cannot_load_is_left_to_the_native_kernel(
+    memory: Any, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lowdnn.torch import planning
+
+    def fail(*_: Any) -> Any:
+        seen.append("load")
+        raise BadParamError.at("test.load", expected="a plan that loads", got="another")
+
+    seen: list[str] = []
+    monkeypatch.setattr(planning, "load", fail)
+    monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(1.0, 1e6)})
+    function, x, counts = called(memory)
+    stream.captures = True
+    assert function(None, x, x) == "native"  # not known yet
+    stream.captures = False
+    assert function(None, x, x) == "native"
+    stream.captures = True
+    assert [function(None, x, x) for _ in range(2)] == ["native"] * 2
+    assert seen == ["load"]
+    assert all(path.reason for path in counts.snapshot())
+
+
 def test_lowdnn_may_be_preferred(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.prefers_fastest = False
     monkeypatch.setattr(preference, "HOST_TIMES", {"mm": preference.HostTime(1.0, 1e6)})
