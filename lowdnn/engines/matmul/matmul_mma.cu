@@ -17,7 +17,7 @@
 #include "include/epilogue/output_map.cuh"
 #include "include/optional.cuh"
 #include "include/tile/raster.cuh"
-#include "include/ptx/mma_tf32x3.cuh"
+#include "include/tile/mma_tf32x3.cuh"
 #include "include/tile/strided_operand.cuh"
 #include "generated.cuh"
 

@@ -144,7 +144,7 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
 class MatmulMmaTf32x3(MatmulMma):
     """``matmul_mma_tf32x3``: products of FLOAT as accurate as those of fp32, each of three TF32 products.
 
-    See ``Mma<tf32x3>`` in ``include/ptx/mma.cuh``; everything else is as in ``matmul_mma``.
+    See ``include/tile/mma_tf32x3.cuh``; everything else is as in ``matmul_mma``.
     """
 
     name = "matmul_mma_tf32x3"

@@ -20,7 +20,7 @@
 #include "include/optional.cuh"
 #include "pixel_operand.cuh"
 #include "include/tile/raster.cuh"
-#include "include/ptx/mma_tf32x3.cuh"
+#include "include/tile/mma_tf32x3.cuh"
 #include "include/tile/strided_operand.cuh"
 #include "generated.cuh"
 

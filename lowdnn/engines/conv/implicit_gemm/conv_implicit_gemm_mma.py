@@ -161,7 +161,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
 class ConvImplicitGemmMmaTf32x3(ConvImplicitGemmMma):
     """``conv_implicit_gemm_mma_tf32x3``: convolutions of FLOAT as accurate as those of fp32, by three TF32 products.
 
-    See ``Mma<tf32x3>`` in ``include/ptx/mma.cuh``; everything else is as in ``conv_implicit_gemm_mma``.
+    See ``include/tile/mma_tf32x3.cuh``; everything else is as in ``conv_implicit_gemm_mma``.
     """
 
     name = "conv_implicit_gemm_mma_tf32x3"
