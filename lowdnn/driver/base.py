@@ -65,17 +65,10 @@ class DriverError(CudaDriverError):
         self.report: Mapping[str, object] = report or {}
 
 
-def failed_call(
-    call: str,
-    result: int,
-    name: str,
-    arguments: str = "",
-    explanation: str = "",
-    report: Mapping[str, object] | None = None,
-) -> DriverError:
-    """The error of a driver's call that has failed now, which is an event, too."""
-    error = DriverError(call, result, name, arguments, explanation, report)
-    emit(event_logger("driver"), logging.DEBUG, "driver_error", {"call": call, "result": result, "name": name})
+def emitted(error: DriverError) -> DriverError:
+    """The error of a call that has failed now, as an event, too."""
+    fields = {"call": error.call, "result": error.result, "name": error.name}
+    emit(event_logger("driver"), logging.DEBUG, "driver_error", fields)
     return error
 
 

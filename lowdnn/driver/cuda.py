@@ -22,7 +22,7 @@ from lowdnn.driver.base import (
     LaunchConfig,
     PointerInfo,
     StreamFlags,
-    failed_call,
+    emitted,
 )
 from lowdnn.driver.cuda_peers import CudaPeerCalls
 from lowdnn.driver.cuda_tensor_maps import bytes_of_map, im2col_arguments, map_of_bytes, tiled_arguments
@@ -462,7 +462,7 @@ class CudaDriver(CudaPeerCalls):
     def _error(self, call: str, result: Any, arguments: Sequence[Any], explanation: str = "") -> DriverError:
         if int(result) in KERNEL_FAULTS:
             explanation = explanation or "a kernel of this call or of an earlier one has failed; go on in a new process"
-        return failed_call(call, int(result), result.name, argument_text(arguments), explanation)
+        return emitted(DriverError(call, int(result), result.name, argument_text(arguments), explanation))
 
 
 def ptx_isa_of_cuda(cuda_version: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from lowdnn.driver.base import Driver, LaunchConfig, failed_call
+from lowdnn.driver.base import Driver, DriverError, LaunchConfig, emitted
 from lowdnn.driver.results import CuResult, argument_text
 from lowdnn.status import BadParamError
 
@@ -192,7 +192,8 @@ class FaultyDriver:
             elif call == "stream_end_capture":
                 self._driver.graph_destroy(function(*arguments, **options))
             text = argument_text((*shown, *arguments, *options.values()))
-            raise failed_call(CALLS[call], fault.result, fault.result.c_name, text, f"injected into {call} {number}")
+            facts = CALLS[call], fault.result, fault.result.c_name, text, f"injected into {call} {number}"
+            raise emitted(DriverError(*facts))
 
         return guarded
 

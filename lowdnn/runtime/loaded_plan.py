@@ -134,8 +134,7 @@ class LoadedPlan(ProcessBound):
         """Every execute from now on has these steps around its launches; nodes of CUDA graphs have none."""
         with self._lock:
             self._set_steps(surrounded(self._planned_steps, around))
-            if around.failed is not None:
-                self._failed = (*self._failed, around.failed)
+            self._failed = (*self._failed, around.failed)
 
     def count_executes(self) -> ExecuteCount:
         """The count of executes that have launched the plan since the first call; the same object for every caller."""

@@ -45,14 +45,13 @@ class ExecuteObserver(Protocol):
 class Surroundings:
     """Steps around the launches of a plan, which must not raise.
 
-    before: in front of the first one.  after_each: behind each of them but the last.  after: behind the last one.
-    failed: in place of those that are left, where a launch has raised.
+    before: in front of the first one.  after_each: behind each of them.  failed: in place of those that are left, where
+    a launch has raised.
     """
 
     before: Step
-    after: Step
-    after_each: Step | None = None
-    failed: Step | None = None
+    after_each: Step
+    failed: Step
 
 
 def surrounded(
@@ -60,9 +59,8 @@ def surrounded(
 ) -> tuple[tuple[Step, Launch | None], ...]:
     """The steps of a plan with ``around`` added; the planned launch stands beside each step that is one."""
     found: list[tuple[Step, Launch | None]] = [(around.before, None)]
-    last = max((place for place, (_, planned) in enumerate(launches) if planned is not None), default=-1)
-    for place, (step, planned) in enumerate(launches):
+    for step, planned in launches:
         found.append((step, planned))
-        if planned is not None and around.after_each is not None and place != last:
+        if planned is not None:
             found.append((around.after_each, None))
-    return (*found, (around.after, None))
+    return tuple(found)

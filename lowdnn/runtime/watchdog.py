@@ -148,7 +148,7 @@ class Watchdog:
     def watch(self, loaded: LoadedPlan) -> None:
         """Watches all executes of a plan from now on."""
         watched = _Watched(self, loaded)
-        loaded.surround(Surroundings(watched.before, watched.launched, watched.launched, watched.failed))
+        loaded.surround(Surroundings(watched.before, watched.launched, watched.failed))
         if self._thread is None and self._is_watching:
             arguments = weakref.ref(self), self._has_closed, min(max(self.limit_s / _LOOKS, _LEAST_S), _MOST_S)
             self._thread = threading.Thread(target=_look_on, args=arguments, name="lowdnn watchdog", daemon=True)

@@ -78,7 +78,11 @@ class ExecuteWatch:
 
 class WatchedPlan(LoadedPlan):
     """A loaded plan whose executes are counted, and timed now and then. ``PlanWatcher`` makes it of a ``LoadedPlan``,
-    and that of it again."""
+    and that of it again.
+
+    ``LoadedPlan.surround`` would not do: host time and failures include the checks of arguments before the launches,
+    and an execute that is not timed must have no step more.
+    """
 
     watched_by: ExecuteWatch
     clock: DeviceClock

@@ -19,7 +19,7 @@ from lowdnn.backend.at_hand import load
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_case
 from lowdnn.config import Config
-from lowdnn.driver.base import failed_call
+from lowdnn.driver.base import DriverError, emitted
 from lowdnn.driver.results import CuResult
 from lowdnn.enums import HeurMode
 from lowdnn.events import Counters
@@ -160,7 +160,7 @@ def test_a_switch_to_the_better_plan_is_counted(handle: Handle) -> None:
     ],
 )
 def test_errors_of_the_driver_are_told_apart(handle: Handle, result: CuResult, kind: str, is_lack: bool) -> None:
-    failed_call("cuCall", int(result), result.c_name)
+    emitted(DriverError("cuCall", int(result), result.c_name))
     assert value_of(measures.DRIVER_ERRORS, kind) == 1
     assert value_of(measures.OUT_OF_MEMORY) == is_lack
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lowdnn.driver.base import DriverError, failed_call
+from lowdnn.driver.base import DriverError, emitted
 from lowdnn.driver.results import CuResult
 
 
@@ -17,4 +17,4 @@ def driver_error(
 ) -> DriverError:
     """The error for ``result``, a CUresult."""
     known = CuResult(result)
-    return failed_call(call, int(known), known.c_name, str(arguments), explanation, report)
+    return emitted(DriverError(call, int(known), known.c_name, str(arguments), explanation, report))
