@@ -14,7 +14,6 @@ _FAMILIES: Final = {
     "CTCLoss": "connectionist temporal classification",
     "Attn|SeqData": "attention outside of graphs",
     "SpatialT": "spatial transformers",
-    "FFTCausalConv1d": "convolutions by Fourier transforms",
     "Gnn": "graph neural networks",
     "Backdoor|Internal": "calls that no header declares",
 }

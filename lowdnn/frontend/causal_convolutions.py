@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from lowdnn.checks import shown
-from lowdnn.enums import DataType
+from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.frontend.arguments import boolean
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.calls import operation
@@ -15,11 +16,16 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
 from lowdnn.frontend.nodes import Lowered
 from lowdnn.frontend.ports_node import PortsNode
+from lowdnn.ops import tensor as ops
 from lowdnn.ops.b2b_causal_conv1d_backward import B2BCausalConv1dBackward
 from lowdnn.ops.b2b_causal_conv1d_forward import B2BCausalConv1dForward
 from lowdnn.ops.base import Operation
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError
 from lowdnn.subquadratic_enums import CausalConv1dActivation
@@ -35,6 +41,12 @@ _ACTIVATIONS = {
 }
 #: Outputs that have the dims, and the memory order, of an input.
 _LIKE = {"y": "x", "dx": "x", "dweight": "weight", "dbias": "bias", "dinitial_states": "initial_states"}
+#: The convolutions by the port of their result.
+_FFT_OPERATIONS: Mapping[str, Callable[..., Operation]] = {
+    "y": ConvolutionForward,
+    "dx": ConvolutionBackwardData,
+    "dw": ConvolutionBackwardFilter,
+}
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,30 @@ class B2BCausalConv1dNode(PortsNode):
         tensors = self._lowered_ports(outputs, lowered)
         made = B2BCausalConv1dForward if "y_gated" in tensors else B2BCausalConv1dBackward
         return made(**tensors)
+
+
+@dataclass(frozen=True)
+class FftNode(PortsNode):
+    """The convolution with one long filter for each channel, or a gradient: of x where ``dx`` is made, of the filters
+    where ``dw`` is.  like: the tensor whose dims and memory order the output has."""
+
+    suffixes: ClassVar[Mapping[str, str]] = {"w": "WEIGHT", "dw": "DWEIGHT"}
+
+    like: Tensor
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,) = outputs
+        if not output.get_dim():
+            output.set_dim(self.like.get_dim())
+        if not output.get_stride():
+            output.set_stride(strides_like(self.like, output.get_dim()))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        tensors = self._lowered_ports(outputs, lowered)
+        filters = {port: _as_filters(tensor) for port, tensor in tensors.items() if port in ("w", "dw")}
+        (taps,) = (tensor.dims[2] for tensor in filters.values())
+        convolution = Convolution(compute_type, 1, (taps - 1,), (0,), (1,), (1,), ConvolutionMode.CONVOLUTION)
+        return _FFT_OPERATIONS[self.made[0]](convolution, **tensors | filters)
 
 
 class CausalConvolutionMethods(GraphBuilder):
@@ -224,6 +260,37 @@ class CausalConvolutionMethods(GraphBuilder):
         node = B2BCausalConv1dNode({"dy": dy, **given, "y": y}, made)
         dx, dprojection, dmixer, dskip = self._add_all(node, compute_data_type, name)
         return dx, dprojection, dmixer, dskip
+
+    @operation
+    def fft_causal_conv1d(
+        self, x: Tensor, weight: Tensor, compute_data_type: DataTypeLike = NOT_SET, name: str = ""
+    ) -> Tensor:
+        """Y of ``x`` (B, D, L), convolved along L with a long filter ``weight`` (D, K) for each channel.
+
+        y[b, d, l] is the sum of weight[d, q] * x[b, d, l - q]: the first element of a filter belongs to the current
+        position, where the last one does in ``causal_conv1d``. The graph has a convolution, and the fastest engine
+        computes it: ``conv_fft`` where the filter is long.
+        """
+        (y,) = self._add_all(FftNode({"x": x, "w": weight}, ("y",), x), compute_data_type, name)
+        return y
+
+    @operation
+    def fft_causal_conv1d_backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, compute_data_type: DataTypeLike = NOT_SET, name: str = ""
+    ) -> tuple[Tensor, Tensor]:
+        """(DX, DWEIGHT) from ``dy``, the gradient of ``fft_causal_conv1d``'s Y, and the arguments that it had."""
+        label = self._label(name)
+        data, filters = FftNode({"dy": dy, "w": weight}, ("dx",), x), FftNode({"x": x, "dy": dy}, ("dw",), weight)
+        (dx,), (dweight,) = (self._add_all(node, compute_data_type, label) for node in (data, filters))
+        return dx, dweight
+
+
+def _as_filters(weight: ops.Tensor) -> ops.Tensor:
+    """``weight`` (D, K) as the filters (D, 1, K) of a convolution with a group for each channel."""
+    if weight.rank != 2:
+        raise BadParamError.at(f"{weight.label}.dims", expected="(D, K)", got=list(weight.dims))
+    (channels, taps), (outer, inner) = weight.dims, weight.strides
+    return replace(weight, dims=(channels, 1, taps), strides=(outer, max(outer, 1), inner))
 
 
 def _node(

@@ -195,3 +195,27 @@ def test_gradients_of_back_to_back_convolutions(handle: Handle) -> None:
         assert found[f"d{name}"].numpy().shape == item.shape
         size = np.sqrt(np.sum(np.square(found[f"d{name}"].numpy(), dtype=np.float64)))
         assert abs(np.sum(direction * found[f"d{name}"].numpy()) - wanted) < 1e-4 * size + 1e-4
+
+
+@pytest.mark.parametrize("taps", [5, 200])
+def test_long_filters_and_their_gradients(handle: Handle, taps: int) -> None:
+    """Filters begin with the current position; both gradients are in one graph with the forward form."""
+    rng = np.random.default_rng(fresh_seed())
+    values = {"x": rng.standard_normal((2, 3, 256)), "weight": rng.standard_normal((3, taps))}
+    values["dy"] = rng.standard_normal((2, 3, 256))
+    graph = graph_of(handle)
+    x, weight, dy = (graph.tensor(item.shape, name=name) for name, item in values.items())
+    results = {"y": graph.fft_causal_conv1d(x, weight)}
+    results["dx"], results["dweight"] = graph.fft_causal_conv1d_backward(dy, x, weight)
+    for name, output in results.items():
+        output.set_output(True).set_name(name)
+    found = graph.run(**{name: item.astype(np.float32) for name, item in values.items()})
+    wanted = {name: np.zeros(values[of].shape) for name, of in (("y", "x"), ("dx", "x"), ("dweight", "weight"))}
+    for q in range(taps):
+        filters, count = values["weight"][:, q : q + 1], 256 - q
+        wanted["y"][..., q:] += filters * values["x"][..., :count]
+        wanted["dx"][..., :count] += filters * values["dy"][..., q:]
+        wanted["dweight"][:, q] = np.sum(values["dy"][..., q:] * values["x"][..., :count], axis=(0, 2))
+    for name, expected in wanted.items():
+        assert found[name].numpy().shape == expected.shape
+        np.testing.assert_allclose(found[name].numpy(), expected, rtol=1e-4, atol=1e-3, err_msg=name)

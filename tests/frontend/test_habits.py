@@ -50,6 +50,8 @@ SUFFIXES = {
     **dict.fromkeys(("resample_backward", "resample_to_backward", "rope_backward"), ("::DX",)),
     "causal_conv1d": ("::Y",),
     "causal_conv1d_backward": ("::DX", "::DWEIGHT"),
+    "fft_causal_conv1d": ("::Y",),
+    "fft_causal_conv1d_backward": ("::DX", "::DWEIGHT"),
     "b2b_causal_conv1d": ("::Y", "::Y_GATED"),
     "b2b_causal_conv1d_backward": ("::DX", "::DWEIGHTS_PROJ", "::DWEIGHTS_MIXER", "::DSKIP_BIAS"),
     "causal_conv1d_update": ("::Y", "::FINAL_STATES"),

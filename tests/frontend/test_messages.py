@@ -110,6 +110,8 @@ WRONG: list[tuple[str, dict[str, Given], str]] = [
     ("causal_conv1d_backward", {"dy": tensor(2, 6, 8)}, "causal_conv1d_backward.dy.dims"),
     ("causal_conv1d_update", {"conv_state": tensor(2, 6, 4)}, "causal_conv1d_update.conv_state.dims"),
     ("causal_conv1d_update", {"conv_state_indices": tensor(2)}, "causal_conv1d_update.conv_state_indices.data_type"),
+    ("fft_causal_conv1d", {"weight": tensor(5, 4)}, "fft_causal_conv1d.weight.dims[0]"),
+    ("fft_causal_conv1d_backward", {"dy": tensor(2, 6, 8)}, "fft_causal_conv1d_backward.dy.dims"),
     ("b2b_causal_conv1d", {"weights_mixer": tensor(3, 5)}, "b2b_causal_conv1d.x.dims"),
     ("b2b_causal_conv1d_backward", {"y": tensor(2, 6, 9)}, "b2b_causal_conv1d_backward.y.dims"),
     ("moe_grouped_matmul", {"weight": tensor(2, 15, 8)}, "moe_grouped_matmul.weight.dims[1]"),

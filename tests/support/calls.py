@@ -233,6 +233,12 @@ LISTED: Mapping[str, Arguments] = {
     },
     "b2b_causal_conv1d": _gated,
     "b2b_causal_conv1d_backward": lambda g: _gated(g) | {name: g.tensor((2, 2, 9)) for name in ("dy", "y")},
+    "fft_causal_conv1d": lambda g: {"x": g.tensor((2, 6, 9)), "weight": g.tensor((6, 4))},
+    "fft_causal_conv1d_backward": lambda g: {
+        "dy": g.tensor((2, 6, 9)),
+        "x": g.tensor((2, 6, 9)),
+        "weight": g.tensor((6, 4)),
+    },
     "rope": lambda g: {"input": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
     "rope_backward": lambda g: {"dY": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
 }

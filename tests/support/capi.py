@@ -166,6 +166,11 @@ class Memory:
         buffer, array = self._buffers[address]
         return np.asarray(download(buffer, array.dtype)).reshape(array.shape)
 
+    def fill(self, address: int, byte: int) -> None:
+        """Sets every byte of the array there."""
+        buffer, array = self._buffers[address]
+        buffer.copy_from_host(np.full(array.nbytes, byte, np.uint8))
+
 
 DTYPES = {
     np.dtype(np.float32): DataType.FLOAT,

@@ -36,7 +36,7 @@ _SUM_TYPES = {
 
 
 @dataclass(frozen=True)
-class _Shape:
+class SequenceShape:
     """The tensors of a call. is_nwh: whether channels lie side by side."""
 
     name: str
@@ -72,8 +72,8 @@ def forward(name: str, *, is_nwh: bool) -> Call:
         state: State, stream: Address, x: Address, weight: Address, bias: Address, y: Address, batch: int, dim: int,
         length: int, taps: int, data_type: int, activation: int,
     ) -> None:  # fmt: skip
-        _check(name, x=x, weight=weight, bias=bias, y=y)
-        shape = _shape(name, (batch, dim, length), taps, data_type, is_nwh)
+        check_given(name, x=x, weight=weight, bias=bias, y=y)
+        shape = shape_of(name, (batch, dim, length), taps, data_type, is_nwh)
         kind = member(CausalConv1dActivation, activation, f"{name}.activation")
         with state.on_stream(stream) as handle:
             frame = Frame.on(state, handle, name)
@@ -91,8 +91,8 @@ def backward(name: str, *, is_nwh: bool) -> Call:
         dweight: Address, dbias: Address, batch: int, dim: int, length: int, taps: int, data_type: int, sum_type: int,
         activation: int,
     ) -> None:  # fmt: skip
-        _check(name, x=x, weight=weight, bias=bias, dy=dy, dx=dx, dweight=dweight, dbias=dbias)
-        shape = _shape(name, (batch, dim, length), taps, data_type, is_nwh)
+        check_given(name, x=x, weight=weight, bias=bias, dy=dy, dx=dx, dweight=dweight, dbias=dbias)
+        shape = shape_of(name, (batch, dim, length), taps, data_type, is_nwh)
         kind = member(CausalConv1dActivation, activation, f"{name}.activation")
         sums = _sum_type(name, shape.data_type, sum_type)
         with state.on_stream(stream) as handle:
@@ -119,7 +119,7 @@ def b2b_forward(
     y_gated: Address, batch: int, dim: int, length: int, projection_taps: int, mixer_taps: int, data_type: int,
 ) -> None:  # fmt: skip
     name = "cudnnB2BCausalConv1dForward"
-    _check(name, x=x, weightsProj=projection, weightsMixer=mixer, skipBias=skip, y=y, yGated=y_gated)
+    check_given(name, x=x, weightsProj=projection, weightsMixer=mixer, skipBias=skip, y=y, yGated=y_gated)
     shape = _B2BShape.of(name, (batch, dim, length), (projection_taps, mixer_taps), data_type)
     with state.on_stream(stream) as handle:
         frame = Frame.on(state, handle, name)
@@ -137,7 +137,7 @@ def b2b_backward(
 ) -> None:  # fmt: skip
     name = "cudnnB2BCausalConv1dBackward"
     sums = {"dweightsProj": dprojection, "dweightsMixer": dmixer, "dskipBias": dskip}
-    _check(name, x=x, weightsProj=projection, weightsMixer=mixer, skipBias=skip, y=y, dy=dy, dx=dx, **sums)
+    check_given(name, x=x, weightsProj=projection, weightsMixer=mixer, skipBias=skip, y=y, dy=dy, dx=dx, **sums)
     shape = _B2BShape.of(name, (batch, dim, length), (projection_taps, mixer_taps), data_type)
     kind = _sum_type(name, shape.mixer.data_type, sum_type)
     with state.on_stream(stream) as handle:
@@ -159,8 +159,8 @@ def b2b_backward(
 class _B2BShape:
     """The tensors of a back-to-back call: those of its two convolutions."""
 
-    projection: _Shape
-    mixer: _Shape
+    projection: SequenceShape
+    mixer: SequenceShape
 
     @classmethod
     def of(cls, name: str, dims: tuple[int, int, int], taps: tuple[int, int], data_type: int) -> _B2BShape:
@@ -169,8 +169,8 @@ class _B2BShape:
         for argument, count in zip(names, taps, strict=True):
             if count < 1:
                 raise BadParamError.at(f"{name}.{argument}", expected="1 or more", got=count)
-        mixer = _shape(name, dims, taps[1], data_type, False)
-        return cls(_shape(name, (batch, ROWS * dim, length), taps[0], data_type, False), mixer)
+        mixer = shape_of(name, dims, taps[1], data_type, False)
+        return cls(shape_of(name, (batch, ROWS * dim, length), taps[0], data_type, False), mixer)
 
     @property
     def rows(self) -> TensorDescriptor:
@@ -189,7 +189,7 @@ class _B2BShape:
 class _Results:
     """The gradients of weight and bias, which are added to what is in memory."""
 
-    def __init__(self, frame: Frame, shape: _Shape, sums: DataType) -> None:
+    def __init__(self, frame: Frame, shape: SequenceShape, sums: DataType) -> None:
         self._frame, self._weight, self._bias = frame, shape.weight(sums), shape.bias(sums)
         self.dweight = frame.builder.virtual(self._weight.dims, sums)
         self.dbias = frame.builder.virtual(self._bias.dims, sums)
@@ -215,17 +215,17 @@ def _sum_type(name: str, data_type: DataType, given: int) -> DataType:
     return sums
 
 
-def _check(name: str, **addresses: Address) -> None:
+def check_given(name: str, **addresses: Address) -> None:
     """Raises NullPointerError for an address that is NULL."""
     for argument, address in addresses.items():
         checked(address, f"{name}.{argument}")
 
 
-def _shape(name: str, dims: tuple[int, int, int], taps: int, data_type: int, is_nwh: bool) -> _Shape:
-    return _Shape(name, dims, taps, member(DataType, data_type, f"{name}.dataType"), is_nwh)
+def shape_of(name: str, dims: tuple[int, int, int], taps: int, data_type: int, is_nwh: bool) -> SequenceShape:
+    return SequenceShape(name, dims, taps, member(DataType, data_type, f"{name}.dataType"), is_nwh)
 
 
-def _parameters(frame: Frame, shape: _Shape, x: Address, weight: Address, bias: Address) -> dict[str, Tensor]:
+def _parameters(frame: Frame, shape: SequenceShape, x: Address, weight: Address, bias: Address) -> dict[str, Tensor]:
     """The operands that both directions read."""
     data_type = shape.data_type
     given = {"x": (shape.rows, x), "weight": (shape.weight(data_type), weight), "bias": (shape.bias(data_type), bias)}

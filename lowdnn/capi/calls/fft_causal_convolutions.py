@@ -1,0 +1,208 @@
+"""cudnnFFTCausalConv1d*, cudnnLongFFTCausalConv1d*: causal convolutions with long filters, in a stream.
+
+    y[b, d, l] = sum over q < kernelSize of weight[d, q] * x[b, d, l - q]
+
+x and y are packed (batch, dim, seqLen), weight (dim, kernelSize), whose first element belongs to the current position:
+the other order than that of ``causal_convolutions``. Gradients replace what is there. Each is a convolution of one
+filter for each channel, which ``conv_fft`` computes; of DOUBLE, which it does not take, the best engine.
+
+The long forms get the caller's workspace, and keep x and weight in the reserve space for the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lowdnn.capi.calls.causal_convolutions import SequenceShape, check_given, shape_of
+from lowdnn.capi.calls.frame import Frame
+from lowdnn.capi.descriptors import TensorDescriptor
+from lowdnn.capi.errors import Call
+from lowdnn.capi.graphs import MAX_ALIGNMENT, Builder, compute_type_of
+from lowdnn.capi.memory import Address, checked, write_outputs
+from lowdnn.capi.state import State
+from lowdnn.engines.launch import ceil_div
+from lowdnn.enums import ConvolutionMode, NumericalNote, PointwiseMode
+from lowdnn.heuristics.ranking import Candidate
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.runtime.workspace import size_anywhere
+from lowdnn.status import SizeInsufficientError
+
+#: An address for plans whose tensors have none yet; those that callers give have its alignment.
+_SOMEWHERE = 1 << 20
+
+
+def forward(
+    state: State, stream: Address, x: Address, weight: Address, y: Address, batch: int, dim: int, length: int,
+    taps: int, data_type: int,
+) -> None:  # fmt: skip
+    name = "cudnnFFTCausalConv1dForward"
+    check_given(name, x=x, weight=weight, y=y)
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    with state.on_stream(stream) as handle:
+        graphs.run(Frame.on(state, handle, name), [graphs.forward(x, weight, y)])
+
+
+def backward(
+    state: State, stream: Address, x: Address, weight: Address, dy: Address, dx: Address, dweight: Address, batch: int,
+    dim: int, length: int, taps: int, data_type: int,
+) -> None:  # fmt: skip
+    name = "cudnnFFTCausalConv1dBackward"
+    check_given(name, x=x, weight=weight, dy=dy, dx=dx, dweight=dweight)
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    with state.on_stream(stream) as handle:
+        built = [graphs.dx(dy, weight, dx), graphs.dweight(x, dy, dweight)]
+        graphs.run(Frame.on(state, handle, name), built)
+
+
+def long_sizes(
+    state: State, batch: int, dim: int, length: int, taps: int, data_type: int, workspace: Address, reserve: Address
+) -> None:
+    name = "cudnnLongFFTCausalConv1dGetBufferSizes"
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    with state.on_stream(None) as handle:
+        needed = graphs.workspace_bytes(Frame.on(state, handle, name))
+    outputs = ((workspace, needed, "workspaceSizeInBytes"), (reserve, graphs.reserve_bytes, "reserveSpaceSizeInBytes"))
+    write_outputs(*((address, "Q", size, f"{name}.{argument}") for address, size, argument in outputs))
+
+
+def long_forward(
+    state: State, stream: Address, x: Address, weight: Address, y: Address, batch: int, dim: int, length: int,
+    taps: int, data_type: int, workspace: Address, workspace_bytes: int, reserve: Address, reserve_bytes: int,
+) -> None:  # fmt: skip
+    name = "cudnnLongFFTCausalConv1dForward"
+    check_given(name, x=x, weight=weight, y=y)
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    kept_x, kept_weight = graphs.kept(reserve, reserve_bytes)
+    with state.on_stream(stream) as handle:
+        copies = [graphs.copy(graphs.rows, x, kept_x), graphs.copy(graphs.filters, weight, kept_weight)]
+        built = [*copies, graphs.forward(x, weight, y)]
+        graphs.run(Frame.on(state, handle, name), built, (workspace, workspace_bytes))
+
+
+def long_backward(
+    state: State, stream: Address, dy: Address, dx: Address, dweight: Address, batch: int, dim: int, length: int,
+    taps: int, data_type: int, workspace: Address, workspace_bytes: int, reserve: Address, reserve_bytes: int,
+) -> None:  # fmt: skip
+    name = "cudnnLongFFTCausalConv1dBackward"
+    check_given(name, dy=dy, dx=dx, dweight=dweight)
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    x, weight = graphs.kept(reserve, reserve_bytes)
+    with state.on_stream(stream) as handle:
+        built = [graphs.dx(dy, weight, dx), graphs.dweight(x, dy, dweight)]
+        graphs.run(Frame.on(state, handle, name), built, (workspace, workspace_bytes))
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    """The graphs of a problem, for tensors at given addresses."""
+
+    shape: SequenceShape
+
+    @property
+    def rows(self) -> TensorDescriptor:
+        return self.shape.rows
+
+    @property
+    def filters(self) -> TensorDescriptor:
+        dims = (self.shape.dims[1], 1, self.shape.taps)
+        return TensorDescriptor(self.shape.data_type, dims, packed_strides(dims))
+
+    def forward(self, x: Address, weight: Address, y: Address) -> Builder:
+        builder = Builder()
+        given = {"x": self._given(builder, "x", x), "w": self._given(builder, "weight", weight)}
+        result = builder.result(self.rows, y, self._where("y"))
+        builder.operations.append(ConvolutionForward(self._convolution, **given, y=result))
+        return builder
+
+    def dx(self, dy: Address, weight: Address, dx: Address) -> Builder:
+        builder = Builder()
+        given = {"dy": self._given(builder, "dy", dy), "w": self._given(builder, "weight", weight)}
+        result = builder.result(self.rows, dx, self._where("dx"))
+        builder.operations.append(ConvolutionBackwardData(self._convolution, **given, dx=result))
+        return builder
+
+    def dweight(self, x: Address, dy: Address, dweight: Address) -> Builder:
+        builder = Builder()
+        given = {"x": self._given(builder, "x", x), "dy": self._given(builder, "dy", dy)}
+        result = builder.result(self.filters, dweight, self._where("dweight"))
+        builder.operations.append(ConvolutionBackwardFilter(self._convolution, **given, dw=result))
+        return builder
+
+    def copy(self, of: TensorDescriptor, source: Address, to: Address) -> Builder:
+        builder, where = Builder(), self._where("reserveSpace")
+        builder.pointwise(PointwiseMode.IDENTITY, builder.result(of, to, where), builder.tensor(of, source, where))
+        return builder
+
+    def workspace_bytes(self, frame: Frame) -> int:
+        """What the convolutions need in turn, with tensors that are aligned."""
+        makers: tuple[Callable[[Address, Address, Address], Builder], ...] = (self.forward, self.dx, self.dweight)
+        at = (_SOMEWHERE, 2 * _SOMEWHERE, 3 * _SOMEWHERE)
+        found = (_candidate(frame, make(*at)) for make in makers)
+        return max(size_anywhere(candidate.plan.workspace_bytes) for candidate in found)
+
+    def run(self, frame: Frame, built: list[Builder], workspace: tuple[Address, int] | None = None) -> None:
+        """Runs the graphs in turn, with the caller's workspace if there is one. If a graph has no plan, none runs.
+
+        Raises SizeInsufficientError where the workspace is smaller than the caller was told, before anything runs.
+        """
+        told = self.workspace_bytes(frame) if workspace is not None else 0
+        if workspace is not None and workspace[1] < told:
+            where = self._where("workspaceSizeInBytes")
+            raise SizeInsufficientError.at(where, expected=f"at least {told}", got=workspace[1])
+        graphs, handle, name = frame.state.graphs, frame.handle, frame.name
+        for builder, place in [(builder, _place(frame, builder)) for builder in built]:
+            graphs.run(handle, builder, name, workspace, place, told_bytes=lambda: told)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """x and weight, each from an aligned place on."""
+        return self._x_bytes + self.filters.size_bytes
+
+    def kept(self, reserve: Address, size_bytes: int) -> tuple[int, int]:
+        """The addresses of x and weight in the reserve space; raises NullPointerError and SizeInsufficientError."""
+        address = checked(reserve, self._where("reserveSpace"))
+        if size_bytes < self.reserve_bytes:
+            where = self._where("reserveSpaceSizeInBytes")
+            raise SizeInsufficientError.at(where, expected=f"at least {self.reserve_bytes}", got=size_bytes)
+        return address, address + self._x_bytes
+
+    @property
+    def _x_bytes(self) -> int:
+        return ceil_div(self.rows.size_bytes, MAX_ALIGNMENT) * MAX_ALIGNMENT
+
+    @property
+    def _convolution(self) -> Convolution:
+        compute, before = compute_type_of(self.shape.data_type), (self.shape.taps - 1,)
+        return Convolution(compute, 1, before, (0,), (1,), (1,), ConvolutionMode.CONVOLUTION)
+
+    def _given(self, builder: Builder, argument: str, address: Address) -> Tensor:
+        return builder.tensor(self.filters if argument == "weight" else self.rows, address, self._where(argument))
+
+    def _where(self, argument: str) -> str:
+        return f"{self.shape.name}.{argument}"
+
+
+def _place(frame: Frame, builder: Builder) -> int:
+    """The place of the candidate that transforms, among those of a graph; otherwise that of the best one."""
+    planned = frame.state.graphs.planned(frame.handle, builder)
+    planned.candidate(0, frame.name)
+    transforms = (NumericalNote.FFT in candidate.plan.numerical_notes for candidate in planned.candidates)
+    return next((place for place, is_wanted in enumerate(transforms) if is_wanted), 0)
+
+
+def _candidate(frame: Frame, builder: Builder) -> Candidate:
+    return frame.state.graphs.planned(frame.handle, builder).candidate(_place(frame, builder), frame.name)
+
+
+CALLS: Mapping[str, Call] = {
+    "cudnnFFTCausalConv1dForward": forward,
+    "cudnnFFTCausalConv1dBackward": backward,
+    "cudnnLongFFTCausalConv1dGetBufferSizes": long_sizes,
+    "cudnnLongFFTCausalConv1dForward": long_forward,
+    "cudnnLongFFTCausalConv1dBackward": long_backward,
+}
