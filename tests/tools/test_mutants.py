@@ -45,6 +45,14 @@ def test_mutants_are_many_and_differ() -> None:
     assert max(Counter(map(str, TABLE)).values()) == 1
 
 
+def test_mutants_that_need_pytorch_are_left_out_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = select(TABLE, ["torch", "ops"])
+    monkeypatch.setattr(mutants, "find_spec", lambda name: None)
+    assert mutants.runnable(some) == select(TABLE, ["ops"])
+    monkeypatch.setattr(mutants, "find_spec", lambda name: name)
+    assert mutants.runnable(some) == some
+
+
 def test_a_table_is_read_line_by_line() -> None:
     first, second = read_table("layer", TEXT)
     assert first == Mutant(

@@ -29,6 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 
@@ -65,7 +66,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="judge again what no test has caught")
     parser.add_argument("--table", action="store_true", help="show the verdicts that FILE has")
     arguments = parser.parse_args()
-    chosen = select(read_tables(), arguments.layer, arguments.only)
+    chosen = runnable(select(read_tables(), arguments.layer, arguments.only))
     known = _read(arguments.out)
     if not arguments.table:
         settled = {key for key, verdict in known.items() if not (arguments.again and verdict.outcome in _UNCAUGHT)}
@@ -73,6 +74,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             known |= _run(pending, Path(folder), arguments.jobs, arguments.out)
     return _report(chosen, known)
+
+
+def runnable(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """The mutants whose tests are not skipped here: those of ``lowdnn.torch`` need PyTorch."""
+    if find_spec("torch") is not None:
+        return [*mutants]
+    kept = [mutant for mutant in mutants if not mutant.file.startswith("lowdnn/torch/")]
+    if len(kept) < len(mutants):
+        print(f"{len(mutants) - len(kept)} mutants of lowdnn.torch are left out: PyTorch is not installed")
+    return kept
 
 
 class Tree:

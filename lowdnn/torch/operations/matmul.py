@@ -82,8 +82,20 @@ def _repeated(sketch: Sketch, c: Any, dims: Dims) -> Tensor:
 
 
 def overlaps(out: Any, *operands: Any) -> bool:
-    """Whether the output begins where an operand does."""
-    return out is not None and any(out.data_ptr() == operand.data_ptr() for operand in operands)
+    """Whether the output has memory in common with an operand, or with what lies between an operand's elements."""
+    if out is None:
+        return False
+    begin, end = _range(out)
+    return any(begin < other_end and other < end for other, other_end in map(_range, operands))
+
+
+def _range(tensor: Any) -> tuple[int, int]:
+    """The addresses of a tensor's first byte, and of the one behind its last."""
+    begin = tensor.data_ptr()
+    if not tensor.numel():
+        return begin, begin
+    last = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
 
 
 OVERLOADS = (
