@@ -5,8 +5,10 @@ Handles are turned into integers at the seam. Every call checks its CUresult; a 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from graphlib import TopologicalSorter
 from types import ModuleType
 from typing import Any
@@ -42,6 +44,8 @@ from lowdnn.tensor_map import (
 _DLPACK_CUDA = 2
 #: The first version of the driver that has cuFuncGetParamInfo, as cuDriverGetVersion counts.
 _TELLS_PARAMETERS = 12040
+#: The version of the driver whose cuPointerGetAttribute is asked for.
+_HAS_POINTER_ATTRIBUTES = 4000
 
 
 class CudaDriver(CudaPeerCalls):
@@ -134,20 +138,30 @@ class CudaDriver(CudaPeerCalls):
 
     def pointer_info(self, address: int) -> PointerInfo | None:
         attribute = self._cu.CUpointer_attribute
-        wanted = (
-            attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-            attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-            attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        )
         values = []
-        for name in wanted:
+        for name in (attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE):
             result, value = self._cu.cuPointerGetAttribute(name, address)
             if result == self._cu.CUresult.CUDA_ERROR_INVALID_VALUE:
                 return None
             if result:
                 raise self._error("cuPointerGetAttribute", result, (name, address))
             values.append(int(value))
-        return PointerInfo(*values) if values[1] else None
+        return PointerInfo(*values, self._device_of(address)) if values[1] else None
+
+    def _device_of(self, address: int) -> int:
+        """The ordinal of the device that has the memory. ``cuda.bindings`` 13.3 reads 0 for every device."""
+        ordinal, name = ctypes.c_int(), self._cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        result = self._cu.CUresult(self._pointer_attribute(ctypes.byref(ordinal), int(name), address))
+        if result:
+            raise self._error("cuPointerGetAttribute", result, (name, address))
+        return ordinal.value
+
+    @cached_property
+    def _pointer_attribute(self) -> Callable[..., int]:
+        """The driver's own ``cuPointerGetAttribute``."""
+        call = "cuPointerGetAttribute"
+        address, _ = self._call("cuGetProcAddress", call.encode(), _HAS_POINTER_ATTRIBUTES, 0)
+        return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)(int(address))
 
     def memcpy_htod_async(self, destination: int, source_host: int, size_bytes: int, stream: int) -> None:
         self._call("cuMemcpyHtoDAsync", destination, source_host, size_bytes, stream)

@@ -91,10 +91,26 @@ def test_pointer_info() -> None:
     values = {
         kinds.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: bindings.CUdeviceptr(0x1000),
         kinds.CU_POINTER_ATTRIBUTE_RANGE_SIZE: 512,
-        kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: 3,
+        kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: 0,  # as cuda.bindings 13.3 has it for every device
     }
-    known = CudaDriver(Spy(cuPointerGetAttribute=lambda attribute, _: (SUCCESS, values[attribute])))
+    results = [0, int(bindings.CUresult.CUDA_ERROR_INVALID_CONTEXT)]
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_uint64)
+    def attribute_of(value: Any, attribute: int, address: int) -> int:
+        assert (attribute, address) == (int(kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0x1010)
+        value[0] = 3
+        return results.pop(0)
+
+    function = ctypes.cast(attribute_of, ctypes.c_void_p).value
+    known = CudaDriver(
+        Spy(
+            cuPointerGetAttribute=lambda attribute, _: (SUCCESS, values[attribute]),
+            cuGetProcAddress=(SUCCESS, function, 0),
+        )
+    )
     assert known.pointer_info(0x1010) == PointerInfo(0x1000, 512, 3)
+    with pytest.raises(DriverError, match="cuPointerGetAttribute"):
+        known.pointer_info(0x1010)
     unknown = CudaDriver(Spy(cuPointerGetAttribute=(bindings.CUresult.CUDA_ERROR_INVALID_VALUE, None)))
     assert unknown.pointer_info(0x1010) is None
 
