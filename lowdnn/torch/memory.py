@@ -3,8 +3,8 @@ device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock, RLock
 from typing import Any, Protocol
@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import torch
 
 from lowdnn.backend.handle import Handle
-from lowdnn.driver.base import CaptureMode
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.switching_plan import SwitchingPlan
 
@@ -74,9 +73,6 @@ class Memory(Protocol):
     def is_capturing(self, device: Any) -> bool:
         """Whether the launches are recorded into a CUDA graph now."""
 
-    def loading(self, device: Any) -> AbstractContextManager[object]:
-        """While it is entered, this thread may load kernels although a stream is being captured."""
-
     def after_fork(self) -> None:
         """Begins anew in the child, with handles of its own."""
 
@@ -129,15 +125,6 @@ class CudaMemory:
     def is_capturing(self, device: Any) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
-    @contextmanager
-    def loading(self, device: Any) -> Iterator[None]:
-        driver = self.handle(device).runtime.driver
-        before = driver.thread_exchange_capture_mode(CaptureMode.RELAXED)
-        try:
-            yield
-        finally:
-            driver.thread_exchange_capture_mode(before)
-
     def after_fork(self) -> None:
         self.planning = RLock()
         self._handles.after_fork()
@@ -176,9 +163,6 @@ class EmulatedMemory:
 
     def is_capturing(self, device: Any) -> bool:
         return False
-
-    def loading(self, device: Any) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def after_fork(self) -> None:
         self.planning, self._launching = RLock(), Lock()

@@ -1,5 +1,4 @@
-"""From a call's arguments to plans, and to loaded ones: the slow path, once for each set of shapes, types and
-settings. What stays native in eager mode is loaded only for a CUDA graph."""
+"""From a call's arguments to loaded plans: the slow path, once for each set of shapes, types and settings."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import LowdnnError
 from lowdnn.torch.memory import LoadedStep, Memory, Region
 from lowdnn.torch.operation import Overload, Result
-from lowdnn.torch.preference import host_is_slower, native_is_preferred
+from lowdnn.torch.preference import native_is_preferred
 from lowdnn.torch.settings import Settings
 from lowdnn.torch.sketch import Declined, New, Sketch, Step, written_uids
 
@@ -35,40 +34,24 @@ _TUNING_S = 2.0
 
 
 @dataclass(frozen=True)
-class PlannedStep:
-    """A plan that is not loaded.
-
-    places: of its tensors among the call's, by uid.  regions: the memory that it touches.
-    """
-
-    candidate: Candidate
-    places: dict[int, int]
-    regions: tuple[Region, ...]
-
-
-@dataclass(frozen=True)
 class Prepared:
-    """A call whose plans are chosen.
+    """A call whose plans are loaded.
 
     new: the tensors to allocate.  parts: (place, offset in bytes) of what lies within them or within the call's own.
-    steps: the plans, in order.  has_gradients: whether autograd records the call.
-    values: numbers on the host, which the plans read.
+    steps: the launches, in order.  values: numbers on the host, which the plans read.
     addresses: theirs, which follow the places of tensors and parts.
     given: (place among the values, place among the call's numbers) of those that each call has anew.
     result: places of the results.  label: for profilers.
-    slow_host: why the native kernel is to run in eager mode, outside of CUDA graphs; "" where lowdnn's is.
     """
 
     new: tuple[New, ...]
     parts: tuple[tuple[int, int], ...]
-    steps: tuple[PlannedStep, ...]
-    has_gradients: bool
+    steps: tuple[LoadedStep, ...]
     values: tuple[Any, ...]
     given: tuple[tuple[int, int], ...]
     addresses: tuple[int, ...]
     result: Result
     label: str
-    slow_host: str = ""
 
 
 def prepare(
@@ -87,32 +70,22 @@ def prepare(
         reason = native_is_preferred(candidates) if prefers else ""
         if reason:
             raise Declined(reason)
-        slow_host = host_is_slower(overload.name, candidates) if prefers else ""
+        if _will_have_gradients(tensors):
+            for candidate in candidates:
+                begin_gradients(handle, candidate)
+        steps = tuple(
+            _loaded(handle, candidate, step, sketch) for candidate, step in zip(candidates, sketch.steps, strict=True)
+        )
     except LowdnnError as error:
         raise Declined(str(error).splitlines()[0]) from error
-    steps = tuple(_planned(candidate, step, sketch) for candidate, step in zip(candidates, sketch.steps, strict=True))
     addresses = tuple(ctypes.addressof(value) for value in sketch.values)
     places = {id(number): place for place, number in enumerate(numbers)}
     given = tuple((place, places[id(number)]) for place, number in sketch.given)
     name = overload.name.removeprefix("lowdnn::")
     label = f"lowdnn::{name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
     return Prepared(
-        tuple(sketch.new), tuple(sketch.parts), steps, _will_have_gradients(tensors), tuple(sketch.values), given,
-        addresses, result, label, slow_host,
-    )  # fmt: skip
-
-
-def load_steps(prepared: Prepared, handle: Handle) -> tuple[LoadedStep, ...]:
-    """Loads the plans of a call, and begins to compile the kernels of its gradients. Raises ``Declined``, with the
-    reason, where a plan cannot be loaded."""
-    candidates = [step.candidate for step in prepared.steps]
-    try:
-        if prepared.has_gradients:
-            for candidate in candidates:
-                begin_gradients(handle, candidate)
-        return tuple(_loaded(handle, step) for step in prepared.steps)
-    except LowdnnError as error:
-        raise Declined(str(error).splitlines()[0]) from error
+        tuple(sketch.new), tuple(sketch.parts), steps, tuple(sketch.values), given, addresses, result, label
+    )
 
 
 def _device_of(tensors: Sequence[Any]) -> Any:
@@ -149,16 +122,11 @@ def _chosen(handle: Handle, graph: OperationGraph, settings: Settings) -> Candid
     return choice_at_hand(handle, found, is_allowed)
 
 
-def _planned(candidate: Candidate, step: Step, sketch: Sketch) -> PlannedStep:
-    places = {uid: sketch.place_of(place) for uid, place in step.places.items()}
-    return PlannedStep(candidate, places, _regions(step, sketch))
-
-
-def _loaded(handle: Handle, step: PlannedStep) -> LoadedStep:
-    loaded = load(handle, step.candidate)
-    places = [step.places[uid] for uid in loaded.uids]
+def _loaded(handle: Handle, candidate: Candidate, step: Step, sketch: Sketch) -> LoadedStep:
+    loaded = load(handle, candidate)
+    places = [sketch.place_of(step.places[uid]) for uid in loaded.uids]
     order: Callable[..., tuple[int, ...]] = itemgetter(*places) if len(places) > 1 else _only(places[0])
-    return LoadedStep(loaded, order, size_anywhere(step.candidate.workspace_bytes), step.regions)
+    return LoadedStep(loaded, order, size_anywhere(candidate.workspace_bytes), _regions(step, sketch))
 
 
 def _only(place: int) -> Callable[[Sequence[int]], tuple[int, ...]]:

@@ -18,7 +18,7 @@ from torch.autograd import profiler
 from lowdnn.torch.counts import Count, PathCounts
 from lowdnn.torch.memory import Allocate, Launch, Memory
 from lowdnn.torch.operation import Constant, Overload, Piece
-from lowdnn.torch.planning import Prepared, load_steps, prepare
+from lowdnn.torch.planning import Prepared, prepare
 from lowdnn.torch.settings import Settings, SettingsKey, reader
 from lowdnn.torch.sketch import MAX_ALIGNMENT, Declined
 
@@ -71,10 +71,6 @@ class Plans:
             try:
                 prepared = prepare(self.overload, tensors, numbers, alignment, Settings(*settings), self.memory)
                 found = Run(prepared, self.memory, tensors[0].device, self._counts.of(name, ""))
-                if prepared.slow_host:
-                    found.left = self._counts.of(name, prepared.slow_host)
-                else:
-                    found.load()
             except Declined as declined:
                 found = self._counts.of(name, str(declined))
             if len(self._known) >= _MAX_CALLS:
@@ -86,35 +82,13 @@ class Plans:
 class Run:
     """A prepared call, launched again and again.
 
-    call: allocates the results of a call and launches it, from its tensors, its numbers and the tensors' addresses;
-    there once its plans are loaded.
-    left: counts the calls that the native kernel computes outside of CUDA graphs; None where lowdnn's does.
+    call: allocates the results of a call and launches it, from its tensors, its numbers and the tensors' addresses.
     """
-
-    call: Call
 
     def __init__(self, prepared: Prepared, memory: Memory, device: Any, count: Count) -> None:
         self.prepared = prepared
-        self.left: Count | None = None
         self.tick = count.tick
-        self._memory, self._device = memory, device
-        self._is_loaded = self._has_failed = False
-
-    def load(self) -> None:
-        """Raises ``Declined``, with the reason, where a plan cannot be loaded."""
-        steps = load_steps(self.prepared, self._memory.handle(self._device))
-        self.call = self._bound(self._memory.allocator(self._device), self._memory.launcher(steps, self._device))
-        self._is_loaded = True
-
-    def is_ready(self) -> bool:
-        """Whether a capture can have the call, whose plans are loaded now if they are not yet."""
-        if not self._is_loaded and not self._has_failed:
-            with self._memory.planning, self._memory.loading(self._device):
-                try:
-                    self.load()
-                except Declined:
-                    self._has_failed = True
-        return self._is_loaded
+        self.call = self._bound(memory.allocator(device), memory.launcher(prepared.steps, device))
 
     def _bound(self, allocate: Allocate, launch: Launch) -> Call:
         """The hot path, with all that it needs at hand."""
@@ -162,7 +136,6 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
     native: computes what lowdnn declines, with the same arguments.
     """
     read, get, find = plans.overload.read, plans.get, plans.find
-    is_capturing = plans.memory.is_capturing
     settings_now = reader(plans.overload.kind, is_gpu=plans.memory.is_gpu)
 
     def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -177,9 +150,7 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
         if found is None:
             found = find(key, tensors, numbers, bits & -bits, settings)
         if type(found) is Run:
-            if found.left is None or (is_capturing(tensors[0].device) and found.is_ready()):
-                return found.call(tensors, numbers, pointers)
-            found = found.left
+            return found.call(tensors, numbers, pointers)
         found.tick()
         return native(keys, *args, **kwargs)
 

@@ -116,7 +116,7 @@ def test_fp32_is_rounded_only_where_torch_allows_it(allows_tf32: bool) -> None:
     tensors = torch.empty(8, 64, 32, 32), torch.empty(64, 64, 3, 3), ABSENT
     numbers = (1, 1), (1, 1), (1, 1), False, (0, 0), 1
     prepared = prepare(OVERLOADS[0], tensors, numbers, 16, Settings(allows_tf32=allows_tf32), memory)
-    notes = prepared.steps[0].candidate.plan.numerical_notes
+    notes = prepared.steps[0].loaded.plan.numerical_notes
     assert (NumericalNote.TF32_INPUTS in notes) == allows_tf32
     memory.close()
 

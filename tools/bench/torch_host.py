@@ -1,10 +1,10 @@
 """The host time of calls that ``lowdnn.torch`` takes over: ``python -m tools.bench.torch_host``.
 
 For each call one line has the microseconds of the native operation, of one that lowdnn has taken over and leaves to the
-native kernel, and of lowdnn's: ``lowdnn.torch.preference`` has these from a GPU. Of lowdnn's, the line has the
-allocation of the results, ``execute``, and the rest, which is what taking over costs. Without a GPU lowdnn launches
-nothing, and execute counts 0. Each figure is the least of several rounds, whose calls all fit into the launch queue.
-The last line has what a Python function in the dispatcher costs that does nothing.
+native kernel, and of lowdnn's. Three more columns divide the last one: the allocation of the results, ``execute``, and
+the rest, which is what taking over costs. Without a GPU lowdnn launches nothing, and execute counts 0. Each figure is
+the least of several rounds, whose calls all fit into the launch queue. The last line has what a Python function in the
+dispatcher costs that does nothing.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _report(name: str, call: Callable[[], Any], memory: CudaMemory | EmulatedMem
         call()
         whole_us = _microseconds(call)
         (run,) = (found for found in plans._known.values() if isinstance(found, Run))
-        run.left = PathCounts().of(name, "left")
+        left = PathCounts().of(name, "left")
+        plans._known.update(dict.fromkeys(plans._known, left))
         left_us = _microseconds(call)
     device = torch.device("cuda", torch.cuda.current_device()) if memory.is_gpu else torch.device("cpu")
     allocate_us = sum(_allocation(new.shape, new.strides, new.dtype, device) for new in run.prepared.new)
