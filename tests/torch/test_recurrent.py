@@ -109,6 +109,21 @@ def test_networks_and_their_gradients(face: Face, name: str, dtype: Any, batch_s
         assert error <= 40 * torch.finfo(dtype).eps * max(1.0, other.abs().max().item())
 
 
+def test_gradients_have_the_shapes_of_the_weights(face: Face) -> None:
+    """Under autocast cuDNN's form of weights comes, which are columns."""
+    network = Network(face, "LSTM", 2, torch.float32)
+    inputs = network.inputs(torch.float32)
+    matrices = network.weights
+    network.weights = [weight.detach().view(-1, 1).requires_grad_() for weight in matrices]
+    _, wanted = network.reference(inputs)
+    with face.enable(["rnn"]), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        y, hy, cy, _, _ = network.call(inputs)
+        found = torch.autograd.grad(weighted([y, hy, cy]), network.weights)
+    for gradient, weight, other in zip(found, network.weights, wanted[len(inputs) :], strict=True):
+        assert gradient.shape == weight.shape
+        torch.testing.assert_close(gradient.flatten().cpu(), other.flatten().float(), rtol=1e-4, atol=1e-5)
+
+
 def test_inference_keeps_nothing(face: Face) -> None:
     network = Network(face, "LSTM", 2, torch.float32)
     inputs = network.inputs(torch.float32)

@@ -73,7 +73,8 @@ def read_backward(
     tensors, numbers = _read(x, weight, weights_of_layer, buffer, hx, cx, *network)
     gradient = torch.zeros_like(y) if dy is None else dy
     gradients = gradient.contiguous(), _contiguous(dhy), _contiguous(dcy)
-    return (*tensors, y.contiguous(), *gradients, reserve), (*numbers, tuple(mask))
+    shapes = tuple([tuple(own.shape) for own in weight])
+    return (*tensors, y.contiguous(), *gradients, reserve), (*numbers, tuple(mask), shapes)
 
 
 def _read(
@@ -109,8 +110,11 @@ def forward(sketch: Sketch, network: Network) -> Result:
     return y, hy, cy, reserve, _W
 
 
-def backward(sketch: Sketch, network: Network, mask: tuple[bool, ...]) -> Result:
-    """(dx, dhx, dcx, gradients of the weights)"""
+def backward(sketch: Sketch, network: Network, mask: tuple[bool, ...], shapes: tuple[Dims, ...]) -> Result:
+    """(dx, dhx, dcx, gradients of the weights)
+
+    shapes: of the weights; under autocast they are columns.
+    """
     own = _Tensors(sketch, network, (_X, _W, _HX, _CX, _Y, _DY, _DHY, _DCY))
     rnn, reserve = own.rnn, sketch.tensors[_RESERVE]
     if len(reserve.shape) != 2 or reserve.shape[1] != reserve_space_bytes(rnn, own.data_type):
@@ -132,7 +136,10 @@ def backward(sketch: Sketch, network: Network, mask: tuple[bool, ...]) -> Result
     read = {"x": _X, "y": _Y, "hx": _HX, "seq_lengths": _LENGTHS}
     sketch.add(RnnBackwardWeights.of(rnn, own.tensors({**read, "dw": dw, **saved})))
     sketch.end_step()
-    pieces = [Piece(dw, region.dims, packed_strides(region.dims), region.offset) for region in own.regions]
+    pieces = [
+        Piece(dw, shape, packed_strides(shape), region.offset)
+        for region, shape in zip(own.regions, shapes, strict=True)
+    ]
     return *asked, pieces
 
 
