@@ -157,6 +157,7 @@ class MathUnit(Enum):
     MMA_INT8 = "mma_int8"
     WGMMA_F16 = "wgmma_f16"
     WGMMA_TF32 = "wgmma_tf32"
+    WGMMA_TF32X3 = "wgmma_tf32x3"
     WGMMA_FP8 = "wgmma_fp8"
     WGMMA_INT8 = "wgmma_int8"
 

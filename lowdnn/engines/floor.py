@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
-from lowdnn.engines.gemm.instructions import MMA_UNITS, wgmma_type
+from lowdnn.engines.gemm.instructions import MMA_UNITS, TRUE_FP32_TERMS, wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
 from lowdnn.engines.model.clock import ALL_EXPOSED, work_s
 from lowdnn.enums import DataType, NumericalNote
@@ -30,11 +30,17 @@ Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGro
 
 class Multipliers(IntEnum):
     """The units that an engine's contractions run on: FMA units, mma.sync, or the fastest tensor cores of the
-    device."""
+    device, which attain more where each product is split into terms.
+    """
 
     FMA = 0
     MMA_SYNC = 1
     FASTEST = 2
+    FASTEST_IN_TERMS = 3
+
+    @classmethod
+    def fastest(cls, terms: int) -> Multipliers:
+        return cls.FASTEST_IN_TERMS if terms > 1 else cls.FASTEST
 
 
 class Floor(NamedTuple):
@@ -132,7 +138,8 @@ def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -
     """The units of ``arch`` that can multiply the contraction's inputs; the FMA units if no others can."""
     data_type = _multiplied_type(contraction)
     found = [MMA_UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
-    if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
+    terms = TRUE_FP32_TERMS if multipliers is Multipliers.FASTEST_IN_TERMS else 1
+    if multipliers >= Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type, terms)):
         found.append(instruction.unit)
     return [unit for unit in found if unit is not None and unit in arch.flops_per_clock] or [fma_unit(data_type)]
 

@@ -16,7 +16,7 @@ from lowdnn.plan import MathUnit
 _CASES = Path(__file__).resolve().parents[1] / "cases"
 #: A gradient of pixels that are packed, which no text case has in fp32.
 _PACKED = "conv n=1 c=84 hw=12 k=8 rs=1 dir=wgrad dtype=fp32"
-_TF32_UNITS = {MathUnit.MMA_TF32, MathUnit.WGMMA_TF32}
+_TF32_UNITS = {MathUnit.MMA_TF32, MathUnit.WGMMA_TF32, MathUnit.WGMMA_TF32X3}
 _TF32_NOTES = {NumericalNote.TF32_INPUTS, NumericalNote.TF32X3}
 
 

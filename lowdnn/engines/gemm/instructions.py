@@ -126,6 +126,8 @@ def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
 WGMMA_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = _types()
 #: The types of products by TF32 that are as accurate as those of fp32. Copies do not round their operands.
 TRUE_FP32_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = {
-    types: replace(WGMMA_TYPES[types], map_type=TensorMapDataType.FLOAT32, terms=TRUE_FP32_TERMS)
+    types: replace(
+        WGMMA_TYPES[types], unit=MathUnit.WGMMA_TF32X3, map_type=TensorMapDataType.FLOAT32, terms=TRUE_FP32_TERMS
+    )
     for types in ((DataType.FLOAT, DataType.FLOAT),)
 }

@@ -37,7 +37,7 @@ STAGE_S = 16e-9
 #: Seconds that are added to a stage whose sums are added up in full fp32.
 _PROMOTED_STAGE_S = 70e-9
 #: Columns of a tile whose A goes through registers in parts, for which the tensor cores wait as long as for fewer.
-_SPLIT_COLUMNS = 92
+_SPLIT_COLUMNS = 88
 #: Seconds that are added for 64 rows of such a stage if no other warpgroup multiplies while they are split and added.
 _LONE_SPLIT_S = 0.13e-6
 #: Share that is added to the multiplications of three warpgroups with 64 rows each and few columns.

@@ -171,7 +171,7 @@ class MatmulWgmmaTf32x3(MatmulWgmma, Floored):
     numerical_notes = tiles.TRUE_FP32_NOTES
 
     def floor(self, contraction: Contraction) -> Floor:
-        return Floor(Multipliers.FASTEST, waste=self.terms)
+        return Floor(Multipliers.fastest(self.terms), waste=self.terms)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()

@@ -9,6 +9,7 @@ import pytest
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
 from lowdnn.driver import open_driver
+from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.layouts import Layout
@@ -113,12 +114,16 @@ def test_tiles_leave_registers_for_fragments() -> None:
         MATMUL.plan(graph, SM_90A, tile(128, 192, 0))
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(7),early,races"])
-def test_policies(policy: str, kernel_cache_dir: Path) -> None:
-    case = parse_case("conv n=1 c=40 hw=9x8 k=8 rs=1x3 pad=0x1 dtype=fp32")
+@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(7),early,races", "fuzz(3),late,races"])
+@pytest.mark.parametrize(
+    ("direction", "shape"),
+    [("fprop", (128, 8, 0)), ("fprop", (256, 8, 0)), ("dgrad", (128, 8, 0)), ("wgrad", (64, 64, 1))],
+)
+def test_policies(policy: str, direction: str, shape: tuple[int, int, int], kernel_cache_dir: Path) -> None:
+    case = parse_case(f"conv n=1 c=40 hw=9x8 k=8 rs=1x3 pad=0x1 dir={direction} dtype=fp32")
+    engine = engine_named(f"conv_{direction}_wgmma_tf32x3")
     with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
-        for shape in ((128, 8, 0), (256, 8, 0)):
-            check_exact(runtime, CONVOLUTIONS["fprop"], case.graph(), length=case.length, choices=tile(*shape))
+        check_exact(runtime, engine, case.graph(), length=case.length, choices=tile(*shape), arch=SMALL)
 
 
 @pytest.mark.parametrize(
@@ -134,3 +139,19 @@ def test_tiles_are_those_measured_fastest(line: str, tiles: set[tuple[int, int, 
     graph = parse_case(f"conv n=32 {line} rs=3x3 pad=1 dtype=fp32").graph()
     defaults = {knob.type: knob.default for knob in CONVOLUTIONS["fprop"].knobs(graph, SM_90A)}
     assert tuple(defaults[name] for name in (KnobType.TILE_M, KnobType.TILE_N, KnobType.WARP_SPEC_CFG)) in tiles
+
+
+@pytest.mark.parametrize(
+    ("line", "shape", "measured_us"),
+    [
+        ("conv n=32 c=128 hw=112x112 k=128 rs=3x3 pad=1", (128, 128, 0), 877),
+        ("conv n=32 c=128 hw=112x112 k=128 rs=3x3 pad=1", (256, 64, 0), 1205),
+        ("conv n=32 c=512 hw=28x28 k=512 rs=3x3 pad=1", (64, 128, 1), 1158),
+        ("matmul m=4096 n=4096 k=4096 layout=nt", (128, 128, 0), 1085),
+    ],
+)
+def test_estimates_are_near_the_times_of_an_h200(line: str, shape: tuple[int, int, int], measured_us: float) -> None:
+    engine = CONVOLUTIONS["fprop"] if line.startswith("conv") else MATMUL
+    choices = tile(*shape, STAGES=4, SPLIT_K_SLC=1, TILE_CGA_M=1, TILE_CGA_N=1)
+    plan = engine.plan(parse_case(f"{line} dtype=fp32").graph(), SM_90A, choices)
+    assert plan_us(plan, SM_90A) == pytest.approx(measured_us, rel=0.08)

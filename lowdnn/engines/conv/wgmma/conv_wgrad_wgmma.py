@@ -96,7 +96,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
     def floor(self, contraction: Contraction) -> Floor:
         """The least waste; much of the padding may be skipped."""
         share = valid_share(contraction) if isinstance(contraction, ConvolutionBackwardFilter) else 1.0
-        return Floor(Multipliers.FASTEST, waste=self.terms * (share if share <= 1 - LEAST_PADDING else 1.0))
+        return Floor(Multipliers.fastest(self.terms), waste=self.terms * (share if share <= 1 - LEAST_PADDING else 1.0))
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         work = Work(busy_s=wgrad_model.busy_seconds(self.accepted(graph, arch).best, arch))

@@ -96,7 +96,7 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
         share = valid_share(contraction)
         multiplied = share if share <= 1 - LEAST_PADDING else 1.0
         waste = self.terms * _padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS)
-        return Floor(Multipliers.FASTEST, waste=waste * multiplied)
+        return Floor(Multipliers.fastest(self.terms), waste=waste * multiplied)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         return wgmma_model.busy_launch(self.accepted(graph, arch).cut.tiled, arch)
