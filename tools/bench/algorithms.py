@@ -98,7 +98,8 @@ _WITH_GRADIENTS = (_VGG[2], _VGG[4], _VGG[7], *_RESNET[:3:2])
 
 _WINOGRAD_FP32 = ("conv_winograd_2x2_fp32", "conv_winograd_4x4_fp32")
 _TRUE_FP32 = ("conv_implicit_gemm_mma_tf32x3", *_WINOGRAD_FP32)
-_FORWARD_FP32 = ("conv_fprop_wgmma_tf32x3", *_TRUE_FP32)
+_FUSED_FP32 = "conv_winograd_fused_2x2_fp32"
+_FORWARD_FP32 = ("conv_fprop_wgmma_tf32x3", *_TRUE_FP32, _FUSED_FP32)
 
 _DEPTHWISE = "conv n=16 c=384 hw=56x56 k=384 rs={0}x{0} pad={1} groups=384 {2}"
 _DENSE = "conv n=8 c=64 hw=64x64 k=64 rs={0}x{0} pad={1} {2}"
@@ -121,7 +122,7 @@ SECTIONS = (
     Section("unet", _FORWARD_FP32, tuple(layer.case("dtype=fp32") for layer in _UNET), is_true_fp32=True),
     Section(
         "dgrad",
-        ("conv_dgrad_wgmma_tf32x3", *_TRUE_FP32),
+        ("conv_dgrad_wgmma_tf32x3", *_TRUE_FP32, _FUSED_FP32),
         tuple(layer.case("dir=dgrad dtype=fp32") for layer in _WITH_GRADIENTS),
         is_true_fp32=True,
     ),
@@ -133,7 +134,7 @@ SECTIONS = (
     ),
     Section(
         "fp16",
-        ("conv_winograd_2x2", "conv_winograd_4x4"),
+        ("conv_winograd_2x2", "conv_winograd_4x4", "conv_winograd_fused_2x2"),
         (
             *(layer.case("dtype=fp16") for layer in (*_VGG[::3], *_RESNET[::2])),
             _RESNET[2].case("dir=wgrad dtype=bf16"),
