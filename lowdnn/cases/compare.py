@@ -85,7 +85,13 @@ EXACT = Tolerance(0.0, 0.0)
 def tolerance(
     op_class: ToleranceClass, data_type: DataType, length: int = 1, compute_type: DataType = DataType.FLOAT
 ) -> Tolerance:
-    """The tolerance of an output of ``data_type`` that sums ``length`` terms of unit size in ``compute_type``."""
+    """The tolerance of an output of ``data_type`` that sums ``length`` terms of unit size in ``compute_type``.
+
+    Each addition rounds a partial sum: the errors of a sum are a random walk, whose steps are a share of the partial
+    sums. Their variance is about (epsilon / 5)**2 times the sum of the partial sums' squares. Partial sums that lead to
+    a result s are (k / length) * s, with deviations of about sqrt(length) whatever s is: the linear term allows for the
+    deviations, and sqrt(length) * epsilon, relative to s, for the rest.
+    """
     relative, absolute = _BASE.get(data_type, (0.0, 0.0))
     sums = dtypes.info(accumulator_type(compute_type))
     epsilon = _FAST_FP8_EPSILON if compute_type is DataType.FAST_FLOAT_FOR_FP8 else sums.epsilon
@@ -96,6 +102,8 @@ def tolerance(
         absolute += accumulated
     if op_class is ToleranceClass.REDUCTION:
         relative += accumulated
+    if op_class in _WORST_FIRST[:2]:
+        relative += sums.epsilon * float(np.sqrt(length))
     if op_class is ToleranceClass.CONTRACTION_TF32:
         relative += _TF32_EPSILON  # one product may be much larger than the others
         absolute += 4 * _TF32_EPSILON * float(np.sqrt(length))

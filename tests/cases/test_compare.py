@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
@@ -21,8 +25,12 @@ from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tolerance import ToleranceClass
+from tests.support.data import fresh_seed
 
 LOOSE = Tolerance(0.1, 0.0)
+F32 = DataType.FLOAT
+Factors = tuple[NDArray[Any], NDArray[Any]]
+Wrong = Callable[[Factors, np.random.Generator], NDArray[Any]]
 
 
 def report(actual: list[float], expected: list[float], allowed: Tolerance = EXACT) -> str:
@@ -173,3 +181,66 @@ def test_shares_of_special_values(actual: float, expected: float, share: float) 
     found, wanted = (np.array([value, 1.0], np.float32) for value in (actual, expected))
     assert largest_share(found, wanted, DataType.FLOAT, Tolerance(0.1, 0.1)) == share
     assert largest_share(found, wanted, DataType.FLOAT, EXACT) == share
+
+
+def summed(rng: np.random.Generator, side: int, length: int) -> tuple[Factors, NDArray[Any]]:
+    """Two factors (length, side) of unit size, and the float64 sums of all their products (side, side)."""
+    one, other = (rng.standard_normal((length, side)).astype(np.float32) for _ in range(2))
+    return (one, other), one.astype(np.float64).T @ other.astype(np.float64)
+
+
+def one_by_one(factors: Factors) -> NDArray[Any]:
+    """The sums in fp32, each of which adds its rounded products one behind the other: the worst order of all."""
+    one, other = factors
+    sums = np.zeros((one.shape[1], other.shape[1]), np.float32)
+    product = np.empty_like(sums)
+    for row, column in zip(one, other, strict=True):
+        np.multiply(row[:, None], column, out=product)
+        sums += product
+    return sums
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(300, 8), (5000, 3)])
+def test_right_sums_are_within_the_tolerance(length: int, blocks: int) -> None:
+    """About a million sums. The errors have an exponential tail: ten times as many need a quarter more at most."""
+    rng, allowed = np.random.default_rng(seed := fresh_seed()), tolerance(ToleranceClass.CONTRACTION, F32, length)
+    for _ in range(blocks):
+        factors, wanted = summed(rng, 512, length)
+        assert largest_share(one_by_one(factors), wanted.astype(np.float32), F32, allowed) < 0.9, f"seed {seed}"
+
+
+def without_a_term(factors: Factors, rng: np.random.Generator) -> NDArray[Any]:
+    place = int(rng.integers(len(factors[0])))
+    one, other = (np.delete(factor, place, axis=0) for factor in factors)
+    return one_by_one((one, other))
+
+
+def of_coarse_factors(factors: Factors, rng: np.random.Generator) -> NDArray[Any]:
+    """The sums of factors with the 10 bits of TF32."""
+    one, other = ((factor.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for factor in factors)
+    return one_by_one((one, other))
+
+
+def with_coarse_parts(factors: Factors, rng: np.random.Generator) -> NDArray[Any]:
+    """The sums of two halves, of which one is rounded to fp16 on its way."""
+    half = len(factors[0]) // 2
+    parts = [one_by_one((one, other)) for one, other in zip(*((f[:half], f[half:]) for f in factors), strict=True)]
+    return parts[0].astype(np.float16).astype(np.float32) + parts[1]
+
+
+@pytest.mark.parametrize("wrong", [without_a_term, of_coarse_factors, with_coarse_parts])
+@pytest.mark.parametrize("length", [16, 300, 5000])
+def test_sums_that_are_nearly_right_are_not(wrong: Wrong, length: int) -> None:
+    rng = np.random.default_rng(seed := fresh_seed())
+    factors, wanted = summed(rng, 64, length)
+    allowed = tolerance(ToleranceClass.CONTRACTION, F32, length)
+    found = differences(wrong(factors, rng), wanted.astype(np.float32), F32, allowed)
+    assert int(found.split(" of ", maxsplit=1)[0]) > 64 * 64 // 4, f"seed {seed}"
+
+
+def test_short_sums_have_little_more() -> None:
+    """Of a result as large as its terms' root, a quarter at most up to 64 terms."""
+    for length in (1, 16, 64):
+        allowed = tolerance(ToleranceClass.CONTRACTION, F32, length)
+        before = 1e-5 + length * 2.0**-23 + 1.3e-6 * np.sqrt(length)
+        assert allowed.absolute + allowed.relative * np.sqrt(length) < 1.3 * before
