@@ -38,12 +38,14 @@ class Meeting:
     """The store where the ranks of ``place`` meet; ``close`` or ``with`` leaves it.
 
     With ``directory`` it is a file store there. Otherwise it listens at the address and port of ``place``, in rank 0,
-    or in the launcher, where it outlives rank 0.
+    or in the launcher, where it outlives rank 0. Where rank 0 keeps the store, it leaves last: it waits up to
+    ``timeout_s`` for the others, unless an error ends its ``with`` block.
     """
 
     def __init__(self, place: Place, *, directory: Path | None = None, timeout_s: float = 60.0) -> None:
         checks.instance(place, Place, "Meeting.place", "a Place; a launcher's rank in the environment makes one")
         self._owned = ExitStack()
+        self._waits = True
         self.store: Store
         if directory is not None:
             self.store = FileStore(directory, place.rank, place.world_size, timeout_s)
@@ -56,11 +58,13 @@ class Meeting:
                     hint="set MASTER_ADDR and MASTER_PORT, or name a directory",
                 )
             if place.rank == 0 and not place.is_hosted:
-                self._owned.enter_context(TcpStoreServer(place.address, place.port, place.world_size))
+                server = TcpStoreServer(place.address, place.port, place.world_size)
+                self._owned.callback(self._end, server, timeout_s)
             try:
                 self.store = TcpStore(place.address, place.port, place.rank, place.world_size, timeout_s)
             except BaseException:
-                self._owned.close()
+                self._waits = False
+                self.close()
                 raise
         self._owned.callback(self.store.close)
 
@@ -70,8 +74,14 @@ class Meeting:
     def __enter__(self) -> Meeting:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._waits = kind is None
         self.close()
+
+    def _end(self, server: TcpStoreServer, timeout_s: float) -> None:
+        if self._waits:
+            server.await_all(timeout_s)
+        server.close()
 
 
 def everyone(place: Place) -> Members:

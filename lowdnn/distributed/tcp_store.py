@@ -45,6 +45,7 @@ class TcpStoreServer:
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._ranks: dict[int, socket.socket] = {}
+        self._seen: set[int] = set()
         self._is_open = True
         try:
             self._listener = socket.create_server((address, port))
@@ -57,6 +58,11 @@ class TcpStoreServer:
             ) from error
         self.address, self.port = self._listener.getsockname()[:2]
         threading.Thread(target=self._accept, name="lowdnn store", daemon=True).start()
+
+    def await_all(self, timeout_s: float) -> None:
+        """Returns once every rank has been here and has left, or after ``timeout_s``."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._seen) == self._world_size and not self._ranks, timeout_s)
 
     def close(self) -> None:
         """Ends all connections; clients that wait get a CommunicationError. Closing twice does nothing."""
@@ -102,6 +108,7 @@ class TcpStoreServer:
         with self._changed:
             if rank is not None and self._ranks.get(rank) is client:
                 del self._ranks[rank]
+                self._changed.notify_all()
 
     def _admitted(self, greeting: dict[str, Any], client: socket.socket) -> str:
         """Takes note of a client; why it is refused, or ""."""
@@ -114,6 +121,7 @@ class TcpStoreServer:
             if rank in self._ranks:
                 return f"rank {rank} is here already, as another process"
             self._ranks[rank] = client
+            self._seen.add(rank)
         return ""
 
     def _answered(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -208,3 +208,43 @@ def test_a_meeting_needs_a_place_to_meet(tmp_path: Path) -> None:
         Meeting(Place(0, 1, 0))
     with Meeting(Place(0, 1, 0), directory=tmp_path) as meeting:
         assert identifier(meeting.store, everyone(Place(0, 1, 0)), "a", partial(bytes, 3), 1) == bytes(3)
+
+
+def free_port() -> int:
+    with TcpStoreServer("127.0.0.1", 0, 1) as server:
+        return int(server.port)
+
+
+@pytest.mark.parametrize("comes_late", [True, False])
+def test_rank_0_leaves_last(comes_late: bool) -> None:
+    """The store that it keeps still answers a rank that comes, or is there and reads, when rank 0 is done."""
+    first, second = (Place(rank, 2, rank, "127.0.0.1", port) for port in [free_port()] for rank in range(2))
+    has_left, is_done = threading.Event(), threading.Event()
+
+    def keeps() -> None:
+        with Meeting(first) as meeting:
+            meeting.store.set_once("key", b"value")
+            is_done.wait()
+        has_left.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        keeping = pool.submit(keeps)
+        if comes_late:
+            is_done.set()
+            assert not has_left.wait(0.3)
+        with Meeting(second) as meeting:
+            is_done.set()
+            assert meeting.store.get("key", 10) == b"value"
+            assert not has_left.wait(0.1)
+        keeping.result(10)
+    assert has_left.is_set()
+
+
+def test_rank_0_waits_for_nobody_after_an_error_and_not_for_ever() -> None:
+    place = Place(0, 2, 0, "127.0.0.1", free_port())
+    start = time.monotonic()
+    with pytest.raises(KeyError), Meeting(place):
+        raise KeyError("lost")
+    with Meeting(place, timeout_s=0.2):
+        pass
+    assert 0.2 <= time.monotonic() - start < 10

@@ -17,11 +17,12 @@ from tests.sweeps.torch_reference import reference
 from tests.sweeps.torch_tensors import blank, execute, integers
 
 _FAR = (
-    "conv n=1 c=16 hw=8x8 k=16 rs=3x3 pad=150 dil=150",
+    "conv n=1 c=16 hw=8x8 k=16 rs=3x3 pad=150x1 dil=150x1",
+    "conv n=1 c=16 hw=8x8 k=16 rs=3x3 pad=1x150 dil=1x150",
     "conv n=1 c=16 hw=6x6 k=8 rs=3x3 pad=3 stride=17",
     "conv n=1 c=8 hw=5x5 k=8 rs=1x1 pad=200 stride=64",
     "conv n=1 c=8 hw=9 k=8 rs=3 pad=40000 dil=40000",
-    "conv n=1 c=8 hw=3x4x5 k=8 rs=3x3x3 pad=40 dil=40",
+    "conv n=1 c=8 hw=3x4x5 k=8 rs=3x3x3 pad=20 dil=20",
     "conv n=1 c=8 hw=4x4 k=8 rs=2x2 pad=0:300x300:0 stride=99",
     "conv n=1 c=8 hw=300x1 k=8 rs=290x1",
     "conv n=1 c=8 hw=1x1 k=8 rs=31x31 pad=15",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -63,10 +64,7 @@ def misreadings(known: Known, seed: int, most: int | None = None) -> list[str]:
     problems = [] if taken >= set(known.engines) else problems
     found = _repeated_misreading(known, ("exact", "itself", itself), rng)
     problems += [f"{name}: {found}"] if found else []
-    drawn = list(near_misses(pattern))
-    if most is not None and most < len(drawn):
-        drawn = [drawn[place] for place in sorted(rng.choice(len(drawn), most, replace=False))]
-    for kind, label, graph in drawn:
+    for kind, label, graph in islice(near_misses(pattern, rng=None if most is None else rng), most):
         found = _repeated_misreading(known, (kind, label, graph), rng)
         problems += [f"{name}, {kind}, {label}: {found}"] if found else []
     return problems
@@ -103,11 +101,14 @@ def wrong_runs(runtime: Runtime, known: Known, seed: int, counts: dict[bool, int
     """The wrong results of near misses drawn at random.  counts: runs of those that one kernel takes (True), and that
     several take (False)."""
     rng, pattern = np.random.default_rng(seed), known.pattern
-    by_kind = {kind: list(near_misses(pattern, (kind,))) for kind in KINDS}
+    by_kind = {kind: near_misses(pattern, (kind,), rng) for kind in KINDS}
     problems, left = [], dict(counts)
-    while any(left.values()) and any(by_kind.values()):
-        kind = str(rng.choice([kind for kind, found in by_kind.items() if found]))
-        drawn = by_kind[kind].pop(int(rng.integers(len(by_kind[kind]))))
+    while any(left.values()) and by_kind:
+        kind = str(rng.choice([*by_kind]))
+        drawn = next(by_kind[kind], None)
+        if drawn is None:
+            del by_kind[kind]
+            continue
         engines = takers(drawn[2])
         is_fused = engines[:1] != [] and engines[0].name != "composite"
         near_miss = with_data(pattern, *drawn, rng) if left[is_fused] or not engines else None

@@ -41,15 +41,22 @@ def exact(pattern: Pattern, rng: np.random.Generator) -> NearMiss:
     return NearMiss("", pattern.name, graph, _inputs(graph, pattern.values, rng), pattern.unrounded)
 
 
-def near_misses(pattern: Pattern, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[tuple[str, str, OperationGraph]]:
-    """(kind, label, graph) of every mutation of ``pattern`` that is a graph, each graph once and not the pattern's."""
+def near_misses(
+    pattern: Pattern, kinds: Sequence[str] = tuple(KINDS), rng: np.random.Generator | None = None
+) -> Iterator[tuple[str, str, OperationGraph]]:
+    """(kind, label, graph) of every mutation of ``pattern`` that is a graph, each graph once and not the pattern's.
+
+    ``rng`` draws the order; without it they come kind by kind. A graph is built when it is asked for, since that takes
+    most of the time.
+    """
     known = {OperationGraph(pattern.operations).key}
-    for kind in kinds:
-        for label, make in KINDS[kind](pattern.operations):
-            graph = _graph(make)
-            if graph is not None and graph.key not in known:
-                known.add(graph.key)
-                yield kind, label, graph
+    mutations = [(kind, *mutation) for kind in kinds for mutation in KINDS[kind](pattern.operations)]
+    for place in range(len(mutations)) if rng is None else rng.permutation(len(mutations)):
+        kind, label, make = mutations[place]
+        graph = _graph(make)
+        if graph is not None and graph.key not in known:
+            known.add(graph.key)
+            yield kind, label, graph
 
 
 def with_inputs(pattern: Pattern, graph: OperationGraph, rng: np.random.Generator) -> dict[int, Array]:
