@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.cases import parse_case
+from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.oracle import evaluate
 
 torch: Any = pytest.importorskip("torch", reason="the peers are torch's")
@@ -40,6 +43,9 @@ _CASES = {
     "causal_conv1d b=2 c=3 l=20 k=4 act=silu dtype=fp32": "torch",
     "causal_conv1d b=2 c=3 l=20 k=4 layout=nhwc dtype=bf16": "torch",
     "causal_conv1d b=2 c=3 l=20 k=4 dir=bwd act=silu dtype=fp32": "torch",
+    "b2b_causal_conv1d b=2 c=3 l=20 proj=4 mixer=7 dtype=fp32": "torch",
+    "b2b_causal_conv1d b=2 c=3 l=20 proj=4 mixer=7 save=no dtype=fp32": "torch",
+    "b2b_causal_conv1d b=2 c=3 l=20 proj=3 mixer=5 dir=bwd dtype=fp32": "torch",
     "transform op=transpose dims=4x5x6x7 perm=0,2,1,3 dtype=bf16": "torch",
 }
 
@@ -107,3 +113,29 @@ def _references(graph: Any, inputs: Any) -> Iterator[Any]:
     found = evaluate(graph, inputs)
     for output in graph.outputs:
         yield np.ascontiguousarray(dtypes.to_values(found[output.uid], output.data_type)).astype(np.float64)
+
+
+def test_filters_of_subquadratic_ops_begin_with_the_current_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its results, here those of a stand-in with its definition, are those of ``torch.fft``."""
+    from tools.bench.data import CaseData
+    from tools.bench.peers.conv import spectral_peer, subquadratic_peer
+
+    case = parse_case("conv n=2 c=3 hw=20 k=3 rs=7 groups=3 pad=6:0 dtype=fp32 layout=nchw")
+    data = CaseData(case, case.graph(), 1, "cpu")
+    assert isinstance(case, ConvolutionCase)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert subquadratic_peer(case, data) is None
+
+    def convolve(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros_like(x)
+        for q in range(weight.shape[1]):
+            y[..., q:] += weight[:, q : q + 1] * x[..., : x.shape[2] - q]
+        return y
+
+    package = SimpleNamespace(fft_causal_conv1d=convolve)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: package)
+    monkeypatch.setitem(sys.modules, "subquadratic_ops_torch", package)
+    monkeypatch.setitem(sys.modules, "subquadratic_ops_torch.fft_causal_conv1d", package)
+    peer = subquadratic_peer(case, data)
+    assert peer is not None
+    torch.testing.assert_close(peer(0), spectral_peer(case, data)(0), rtol=1e-4, atol=1e-5)

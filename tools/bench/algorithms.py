@@ -4,7 +4,8 @@
 
 The engines of a case and its peers run in turns in one process on the same buffers, by graph replay
 (``lowdnn/bench/timing.py``), and their results are compared. Peers are cuDNN channels-last and channels-first,
-PyTorch's own kernels, and ``torch.fft`` for filters as long as the sequence; none of them uses TF32.
+PyTorch's own kernels, and for filters as long as the sequence ``torch.fft`` and, where it is installed, the package
+``subquadratic-ops-torch-cu13``; none of them uses TF32.
 
 A line has the time, its ratio to the best peer's (above 1: faster than that), the workspace, and in sections of true
 fp32 the error. The error is the root mean square of the differences from float64, in units of 2^-24 times the root of a
@@ -39,7 +40,14 @@ from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 from tools.bench.capture import Timed, timed
 from tools.bench.data import CaseData, disagreement
 from tools.bench.peers.catalog import configure
-from tools.bench.peers.conv import Peer, contiguous_peer, convolution_peers, exact_peer, spectral_peer
+from tools.bench.peers.conv import (
+    Peer,
+    contiguous_peer,
+    convolution_peers,
+    exact_peer,
+    spectral_peer,
+    subquadratic_peer,
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Section:
     """Cases whose engines are compared; the engine that heuristics choose is always among them.
 
     is_true_fp32: heuristics choose in the mode FALLBACK, and errors are measured.
-    is_spectral: the only peer is ``torch.fft``.
+    is_spectral: the peers are ``torch.fft`` and ``subquadratic_ops_torch``.
     """
 
     name: str
@@ -92,6 +100,15 @@ _UNET = (
     Layer(8, 512, 512, 32),
     Layer(8, 1024, 512, 32),
     Layer(8, 1024, 1024, 16),
+)
+#: Stable Diffusion XL's UNet at 1024x1024 pixels, with and without guidance in one batch.
+_SDXL = (
+    Layer(2, 320, 320, 128),
+    Layer(2, 960, 320, 128),
+    Layer(2, 640, 640, 64),
+    Layer(2, 1920, 640, 64),
+    Layer(2, 1280, 1280, 32),
+    Layer(2, 2560, 1280, 32),
 )
 #: Layers whose gradients are measured.
 _WITH_GRADIENTS = (_VGG[2], _VGG[4], _VGG[7], *_RESNET[:3:2])
@@ -139,6 +156,11 @@ SECTIONS = (
             *(layer.case("dtype=fp16") for layer in (*_VGG[::3], *_RESNET[::2])),
             _RESNET[2].case("dir=wgrad dtype=bf16"),
         ),
+    ),
+    Section(
+        "sdxl",
+        ("conv_fprop_wgmma", "conv_winograd_2x2", "conv_winograd_4x4", "conv_winograd_fused_2x2"),
+        tuple(layer.case("dtype=fp16") for layer in _SDXL),
     ),
     Section(
         "large",
@@ -325,7 +347,8 @@ def _peers(section: Section, judge: Judge) -> dict[str, Found]:
 
 def _peers_of(section: Section, case: ConvolutionCase, data: CaseData) -> dict[str, Peer]:
     if section.is_spectral:
-        return {"torch.fft": spectral_peer(case, data)}
+        peer = subquadratic_peer(case, data)
+        return {"torch.fft": spectral_peer(case, data)} | ({} if peer is None else {"subquadratic_ops": peer})
     return {**convolution_peers(case, data), "cudnn nchw": contiguous_peer(case, data)}
 
 

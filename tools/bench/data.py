@@ -9,6 +9,7 @@ import torch
 from lowdnn.cases.base import Case
 from lowdnn.cases.families.attention import AttentionCase
 from lowdnn.cases.families.attention_backward import AttentionBackwardCase
+from lowdnn.cases.families.b2b_causal_conv1d import B2BCausalConv1dCase
 from lowdnn.cases.families.causal_conv1d import CausalConv1dCase
 from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.families.matmul import MatmulCase
@@ -58,6 +59,7 @@ _ROUTED = (MoeCase, AttentionCase, AttentionBackwardCase)
 _CONTRACTIONS = (
     ConvolutionCase,
     CausalConv1dCase,
+    B2BCausalConv1dCase,
     MatmulCase,
     MoeCase,
     AttentionCase,

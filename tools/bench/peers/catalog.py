@@ -16,6 +16,7 @@ from lowdnn.bench.floor import moved_bytes
 from lowdnn.cases.base import Case
 from lowdnn.cases.families.attention import AttentionCase
 from lowdnn.cases.families.attention_backward import AttentionBackwardCase
+from lowdnn.cases.families.b2b_causal_conv1d import B2BCausalConv1dCase
 from lowdnn.cases.families.causal_conv1d import CausalConv1dCase
 from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.families.matmul import MatmulCase
@@ -36,7 +37,7 @@ from tools.bench.peers.moe import moe_peers
 from tools.bench.peers.recurrent import recurrent_peers
 from tools.bench.peers.resample import resample_peers
 from tools.bench.peers.rows import norm_peers, softmax_peers
-from tools.bench.peers.sequence import causal_peers
+from tools.bench.peers.sequence import causal_peers, gated_peers
 
 Peer = Callable[[int], Result]
 
@@ -74,6 +75,7 @@ _PEERS: Mapping[type[Case], Callable[[Any, CaseData], dict[str, Any]]] = {
     AttentionBackwardCase: attention_gradient_peers,
     AttentionCase: attention_peers,
     BlockScaleCase: _scale_peers,
+    B2BCausalConv1dCase: gated_peers,
     CausalConv1dCase: causal_peers,
     ConvolutionCase: convolution_peers,
     MatmulCase: matmul_peers,

@@ -6,6 +6,7 @@ ones of lines are handed over in both layouts, since it depends on the filter wh
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 
@@ -60,6 +61,18 @@ def spectral_peer(case: ConvolutionCase, data: CaseData) -> Peer:
         return torch.fft.irfft(spectrum * response, n=points)[..., :length]
 
     return launch
+
+
+def subquadratic_peer(case: ConvolutionCase, data: CaseData) -> Peer | None:
+    """The convolution of ``spectral_peer`` by the package ``subquadratic_ops_torch``; None where it is not installed.
+
+    It has filters that begin with the current position, which are made beforehand.
+    """
+    if importlib.util.find_spec("subquadratic_ops_torch") is None:
+        return None
+    convolve = importlib.import_module("subquadratic_ops_torch.fft_causal_conv1d").fft_causal_conv1d
+    x, filters = data["x"], [w.squeeze(1).flip(-1).contiguous() for w in data["w"]]
+    return lambda slot: convolve(x[slot], filters[slot])
 
 
 def exact_peer(case: ConvolutionCase, data: CaseData) -> Peer:
