@@ -163,6 +163,26 @@ def test_what_entries_of_gpus_return(is_packed: bool) -> None:
     assert rest[6] is None
 
 
+@pytest.mark.parametrize("kind", ["efficient", "cudnn"])
+def test_log_sum_exp_of_packed_sequences(face: Face, kind: str) -> None:
+    """(sequences, heads, rows for the longest) in memory-efficient attention, (rows, heads, 1) in cuDNN's."""
+    lengths = [5, 17]
+    q, k = (face.reals(22, 2, 32, dtype=torch.float16) for _ in range(2))
+    cu = ends(lengths, face.torch_device)
+    with face.enable(["attention"]):
+        if kind == "efficient":
+            rows = (own[None] for own in (q, k, k))
+            stats = torch.ops.aten._efficient_attention_forward(*rows, None, cu, cu, 17, 17, 0.0, 0, True)[1]
+        else:
+            stats = torch.ops.aten._cudnn_attention_forward(q, k, k, None, cu, cu, 17, 17, True)[1]
+    assert tuple(stats.shape) == ((2, 2, 32) if kind == "efficient" else (22, 2, 1))
+    for number, (begin, length) in enumerate(((0, 5), (5, 17))):
+        own_q, own_k = (own[begin : begin + length].transpose(0, 1).double() for own in (q, k))
+        wanted = (own_q @ own_k.mT * 32**-0.5).logsumexp(-1)
+        found = stats[number, :, :length] if kind == "efficient" else stats[begin : begin + length, :, 0].t()
+        torch.testing.assert_close(found.double(), wanted, rtol=2e-3, atol=2e-3)
+
+
 def test_statistics_of_padded_sequences_are_complete_for_torchs_gradient() -> None:
     """Behind the last query of each sequence torch's kernel expects infinity."""
     from lowdnn.torch.operations.lengths_attention import efficient_backward_native
