@@ -36,6 +36,7 @@ class FileStore:
     """
 
     def __init__(self, directory: Path, rank: int, world_size: int, timeout_s: float = 60.0) -> None:
+        self._world_size = world_size
         self._rank = checks.integer(rank, "FileStore.rank", 0, world_size - 1)
         self._directory = checks.instance(directory, Path, "FileStore.directory")
         timeout_s = seconds(timeout_s, "FileStore.timeout_s")
@@ -74,8 +75,11 @@ class FileStore:
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     def close(self) -> None:
-        """Rank 0 removes the values; the others must have read what they need."""
-        if self._rank == 0:
+        """The last rank that leaves removes the values; where one was killed, they stay."""
+        left = [self._values / f"left~{rank}" for rank in range(self._world_size)]
+        with suppress(OSError):
+            left[self._rank].touch()
+        if all(path.exists() for path in left):
             shutil.rmtree(self._values, ignore_errors=True)
 
     def _path(self, key: str) -> Path:

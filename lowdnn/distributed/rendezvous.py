@@ -38,7 +38,7 @@ class Meeting:
     """The store where the ranks of ``place`` meet; ``close`` or ``with`` leaves it.
 
     With ``directory`` it is a file store there. Otherwise it listens at the address and port of ``place``, in rank 0,
-    or in the launcher, where it outlives rank 0. Where rank 0 keeps the store, it leaves last: it waits up to
+    or in the launcher, where it outlives rank 0. Where rank 0 listens, it leaves last: it waits up to
     ``timeout_s`` for the others, unless an error ends its ``with`` block.
     """
 

@@ -248,3 +248,19 @@ def test_rank_0_waits_for_nobody_after_an_error_and_not_for_ever() -> None:
     with Meeting(place, timeout_s=0.2):
         pass
     assert 0.2 <= time.monotonic() - start < 10
+
+
+def test_the_last_rank_removes_the_files(tmp_path: Path) -> None:
+    """Until then the others read what rank 0 has written, also when it has left; closing twice does nothing."""
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda rank: FileStore(tmp_path, rank, 2, 10), range(2))
+    first.set_once("key", b"value")
+    first.close()
+    first.close()
+    assert second.get("key", 0) == b"value"
+    assert second.keys("") == ("key",)
+    (values,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    second.close()
+    assert not values.exists()
+    second.close()
+    assert not values.exists()

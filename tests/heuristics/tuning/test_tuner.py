@@ -140,7 +140,8 @@ def test_every_launch_of_a_tuning(handle: Handle) -> None:
         return DeviceTimer(handle.runtime, stream, tensors)
 
     graph = parse_case("matmul m=32 n=32 k=32 dtype=bf16").graph()
-    scope = Scope(engines=("matmul_mma",), knobs=SMALL | {KnobType.SPLIT_K_SLC: (1,)})
+    knobs = SMALL | {KnobType.TILE_M: (32,), KnobType.SPLIT_K_SLC: (1,)}
+    scope = Scope(engines=("matmul_mma",), knobs=knobs)
     device = TuningDevice(handle.runtime, handle.arch, handle.engines, handle.records, timer)
     with Tuner(device, TuningOptions(scope, processes=1)) as tuning:
         (found,) = tuning.tune((graph,))
