@@ -25,8 +25,8 @@ SPEC = ArchSpec(
     },
     # Tensor cores as measured on an H200. MMA with matmul_mma at 4096^3 (bf16: 450 TFLOP/s): mma.sync feeds this
     # generation's tensor cores at about half their rate. WGMMA with matmul_wgmma at 8192^3. WGMMA_TF32X3 by tiles of
-    # conv_fprop_wgmma_tf32x3 for layers of VGG-16: while operands are split, tensor cores draw less power, and clocks
-    # rise. The FMA units' shares are estimates.
+    # conv_fprop_wgmma_tf32x3 for layers of VGG-16, which reach more than plain TF32. The FMA units' shares are
+    # estimates.
     attained={
         MathUnit.NONE: 0.5,
         MathUnit.FMA_F32: 0.6,
