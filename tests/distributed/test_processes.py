@@ -9,6 +9,7 @@ import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from lowdnn.config import with_variables
 from lowdnn.distributed.launching import launch
@@ -17,7 +18,7 @@ from lowdnn.distributed.tcp_store import TcpStoreServer
 from lowdnn.status import AttributeTypeError, BadParamError, OutOfBoundError
 from tests.support.errors import raises
 
-#: The program of each rank: it meets the others, and all learn what each has written.
+#: The program of each rank: it meets the others over TCP and in files, and all learn what each has written.
 MEETS = """
 import json, os, sys
 from pathlib import Path
@@ -25,12 +26,14 @@ from lowdnn.distributed.place import Place
 from lowdnn.distributed.rendezvous import Meeting, everyone, identifier
 
 place = Place.from_environment()
-with Meeting(place, timeout_s=60) as meeting:
-    store = meeting.store
-    store.set_once(f"process/{place.rank}", str(os.getpid()).encode())
-    seen = [int(store.get(f"process/{rank}", 60)) for rank in range(place.world_size)]
-    made = identifier(store, everyone(place), "first", lambda: os.urandom(16), 60).hex()
-    Path(sys.argv[1], f"rank{place.rank}").write_text(json.dumps([place.local_rank, seen, made]))
+found = [place.local_rank]
+for directory in (None, Path(sys.argv[1], "store")):
+    with Meeting(place, directory=directory, timeout_s=60) as meeting:
+        store = meeting.store
+        store.set_once(f"process/{place.rank}", str(os.getpid()).encode())
+        seen = [int(store.get(f"process/{rank}", 60)) for rank in range(place.world_size)]
+        found += [seen, identifier(store, everyone(place), "first", lambda: os.urandom(16), 60).hex()]
+    Path(sys.argv[1], f"rank{place.rank}").write_text(json.dumps(found))
     assert "nccl" not in sys.modules and not any(name.startswith("cuda") for name in sys.modules)
 """
 
@@ -66,7 +69,7 @@ def command(program: str, directory: Path) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(program), str(directory)]
 
 
-def read(directory: Path) -> dict[int, list[object]]:
+def read(directory: Path) -> dict[int, list[Any]]:
     """The text that each rank has written, by its number."""
     return {int(path.name.removeprefix("rank")): json.loads(path.read_text()) for path in directory.glob("rank*")}
 
@@ -82,9 +85,12 @@ def test_two_launchers_stand_for_two_nodes(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert sorted(found) == [0, 1, 2, 3]
     assert [found[rank][0] for rank in range(4)] == [0, 1, 0, 1]
-    processes, made = ({json.dumps(found[rank][part]) for rank in range(4)} for part in (1, 2))
-    assert len(processes) == len(made) == 1
-    assert len(set(json.loads(processes.pop()))) == 4
+    _, processes, over_tcp, same, in_files = zip(*(found[rank] for rank in range(4)), strict=True)
+    assert processes == same == processes[:1] * 4
+    assert len(set(processes[0])) == 4
+    assert [len(set(made)) for made in (over_tcp, in_files)] == [1, 1]
+    assert over_tcp != in_files
+    assert not [path for path in (tmp_path / "store").iterdir() if path.is_dir()]
 
 
 def test_launches_are_checked() -> None:
