@@ -27,7 +27,7 @@ from lowdnn.engines.conv.winograd.conv_winograd import (
     refuse_types,
 )
 from lowdnn.engines.conv.winograd.transformed import Grid, Transform
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm.instructions import MMA_UNITS, TRUE_FP32_TERMS
 from lowdnn.engines.gemm.tiles import numerical_notes
 from lowdnn.engines.indices import MAX_INDEX
@@ -70,7 +70,7 @@ class Params:
     WHOLE: int
 
 
-class ConvWinogradFused(ProblemEngine["_Problem"], Floored, OptIn):
+class ConvWinogradFused(ProblemEngine["_Problem"], Floored, Modelled, OptIn):
     """See the module's docstring.
 
     types: types of the operands that it takes.  terms: TF32 products of a product of FLOAT.
@@ -108,6 +108,12 @@ class ConvWinogradFused(ProblemEngine["_Problem"], Floored, OptIn):
     def floor(self, contraction: Contraction) -> Floor:
         """Two launches; 16 products for the 36 of a direct sum."""
         return Floor(Multipliers.MMA_SYNC, launches=2, waste=self.terms * 16 / 36)
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        """The launch without that of the filter."""
+        problem = self.accepted(graph, arch)
+        work = Work(busy_s=min(problem.busy_s(tile_n, arch) for tile_n in self.widths))
+        return Launch(0, (1, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_N, the filters of a block."""
