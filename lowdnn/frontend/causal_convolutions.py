@@ -161,8 +161,8 @@ class CausalConvolutionMethods(GraphBuilder):
 
         With ``conv_state_indices`` (N,), INT32 or INT64, the states are a pool (S, D, K - 1). Sequence n has the slot
         conv_state_indices[n], and a sequence whose index is not one of 0 to S - 1 is empty. Slots that no sequence has
-        stay as they are in the memory of the final states, which are an output. Of several sequences with one slot, all
-        read what it has before, and the last one's states stay in it.
+        stay as they are in the memory of the final states, which are an output. Where several sequences have one slot,
+        all read what it has before, and the last one's states stay in it.
         """
         where = "causal_conv1d"
         given = {"bias": bias, "offsets": cu_seqlens, "lengths": seq_len, "initial_states": initial_states}

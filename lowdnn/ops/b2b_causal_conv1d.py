@@ -65,7 +65,7 @@ class B2BCausalConv1d:
 
     @property
     def dims(self) -> tuple[int, int, int]:
-        """Those of y."""
+        """The dims of y."""
         return self.x.dims[0], self.channels, self.x.dims[2]
 
     @property

@@ -2,7 +2,7 @@
 
 ``final_states`` (N, D, K - 1) has the last K - 1 elements of each sequence, of those before it too where it is shorter.
 They are the initial states of what follows, so a step of decoding is this operation with L = 1. Final and initial
-states may be the same memory. Of a pool, slots that no sequence has keep what is in the final states' memory. Where
+states may be the same memory. Slots of a pool that no sequence has keep what is in the final states' memory. Where
 several sequences have one slot, all of them read what it has before, and the last one's final states stay in it.
 cuDNN has no descriptor of this operation.
 """
@@ -84,7 +84,7 @@ class CausalConv1dForward:
         return {"y": y} if self.final_states is None else {"y": y, "final_states": states}
 
     def _states_before(self, inputs: Values) -> NDArray[Any]:
-        """What is in the final states' memory, where some of it may stay."""
+        """The content of the final states' memory, where some of it may stay."""
         if self.state_indices is None or self.final_states is None:
             return np.zeros(self.operands.state_dims)
         if "final_states" not in inputs:

@@ -114,23 +114,23 @@ class _Graphs:
 
     def forward(self, x: Address, weight: Address, y: Address) -> Builder:
         builder = Builder()
-        given = {"x": self._given(builder, "x", x), "w": self._given(builder, "weight", weight)}
+        given, filters = self._given(builder, "x", x), self._given(builder, "weight", weight)
         result = builder.result(self.rows, y, self._where("y"))
-        builder.operations.append(ConvolutionForward(self._convolution, **given, y=result))
+        builder.operations.append(ConvolutionForward(self._convolution, x=given, w=filters, y=result))
         return builder
 
     def dx(self, dy: Address, weight: Address, dx: Address) -> Builder:
         builder = Builder()
-        given = {"dy": self._given(builder, "dy", dy), "w": self._given(builder, "weight", weight)}
+        given, filters = self._given(builder, "dy", dy), self._given(builder, "weight", weight)
         result = builder.result(self.rows, dx, self._where("dx"))
-        builder.operations.append(ConvolutionBackwardData(self._convolution, **given, dx=result))
+        builder.operations.append(ConvolutionBackwardData(self._convolution, dy=given, w=filters, dx=result))
         return builder
 
     def dweight(self, x: Address, dy: Address, dweight: Address) -> Builder:
         builder = Builder()
-        given = {"x": self._given(builder, "x", x), "dy": self._given(builder, "dy", dy)}
+        given, gradient = self._given(builder, "x", x), self._given(builder, "dy", dy)
         result = builder.result(self.filters, dweight, self._where("dweight"))
-        builder.operations.append(ConvolutionBackwardFilter(self._convolution, **given, dw=result))
+        builder.operations.append(ConvolutionBackwardFilter(self._convolution, x=given, dy=gradient, dw=result))
         return builder
 
     def copy(self, of: TensorDescriptor, source: Address, to: Address) -> Builder:
@@ -139,7 +139,7 @@ class _Graphs:
         return builder
 
     def workspace_bytes(self, frame: Frame) -> int:
-        """What the convolutions need in turn, with tensors that are aligned."""
+        """The bytes that the convolutions need in turn, with tensors that are aligned."""
         makers: tuple[Callable[[Address, Address, Address], Builder], ...] = (self.forward, self.dx, self.dweight)
         at = (_SOMEWHERE, 2 * _SOMEWHERE, 3 * _SOMEWHERE)
         found = (_candidate(frame, make(*at)) for make in makers)

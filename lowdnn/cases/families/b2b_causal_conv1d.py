@@ -89,7 +89,7 @@ class B2BCausalConv1dCase(Case):
 
     @property
     def exact_length(self) -> int:
-        """So many that exact inputs are 1, 0 and -1: the products have up to seven factors."""
+        """A number so large that exact inputs are 1, 0 and -1: the products have up to seven factors."""
         return max(self.length, 2**20)
 
     @property

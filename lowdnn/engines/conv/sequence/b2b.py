@@ -44,7 +44,7 @@ class Blocks:
     """The blocks of an operation.
 
     lines: the lines that have the halos of both filters before the chunk, and after it where is_two_sided.
-    short_lines: those with the mixer's halo before it.
+    short_lines: the lines that have the mixer's halo before it.
     """
 
     operands: B2BCausalConv1d
@@ -55,9 +55,14 @@ class Blocks:
     @property
     def params(self) -> BlockParams:
         operands = self.operands
-        inputs = (operands.x, operands.weights_proj, operands.weights_mixer, operands.skip_bias, operands.compute_type)
-        types = (dtypes.info(item.data_type if isinstance(item, Tensor) else item).c_type for item in inputs)
-        return BlockParams(*types, X_WIDTH=width(operands.x))
+        return BlockParams(
+            X=dtypes.info(operands.x.data_type).c_type,
+            WP=dtypes.info(operands.weights_proj.data_type).c_type,
+            WM=dtypes.info(operands.weights_mixer.data_type).c_type,
+            SKIP=dtypes.info(operands.skip_bias.data_type).c_type,
+            COMPUTE=dtypes.info(operands.compute_type).c_type,
+            X_WIDTH=width(operands.x),
+        )
 
     @cached_property
     def halos(self) -> tuple[int, int]:

@@ -90,8 +90,14 @@ def _gradients(
     """dx, and the parts of the filters' gradients.  parts: the offsets in the workspace of the projection's and the
     mixer's."""
     blocks, given = _blocks(operation), (operation.y, operation.dy, operation.dx)
-    types = (dtypes.info(tensor.data_type).c_type for tensor in given)
-    params = Params(*types, *map(width, given))
+    params = Params(
+        Y=dtypes.info(operation.y.data_type).c_type,
+        DY=dtypes.info(operation.dy.data_type).c_type,
+        DX=dtypes.info(operation.dx.data_type).c_type,
+        Y_WIDTH=width(operation.y),
+        DY_WIDTH=width(operation.dy),
+        DX_WIDTH=width(operation.dx),
+    )
     pointers = (*blocks.inputs, *(TensorPointer(tensor.uid) for tensor in given), *map(WorkspacePointer, parts))
     launch = Launch(
         kernel=0,

@@ -4,7 +4,7 @@
 //
 // Layouts: any strides. `final` may be the memory of the states before the sequences.
 // Thread: one channel of one sequence. It writes in ascending order what lies at least as high, so it reads all states
-// before it overwrites them. Of the sequences that have the same slot of a pool, the last one's states stay.
+// before it overwrites them. Where several sequences have one slot of a pool, the last one's states stay.
 // Shared memory: none.
 // Launch: THREADS threads; ceil(sequences * channels / THREADS) blocks.
 // Macros: X COMPUTE (types) INDEX SEQUENCES HAS_STATES SLOT HAS_SLOTS THREADS LANES CHANNELS ALONG_CHANNELS.
