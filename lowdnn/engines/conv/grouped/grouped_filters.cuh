@@ -45,15 +45,17 @@ struct WholeFilters {
 
   __device__ __forceinline__ WholeFilters(const Params& p, const Shared& shared, u32 unit) : p(p) {
     const u32 lane = threadIdx.x % WARP_SIZE, block = lane / 16, chunk = lane / 8 % 2, row = lane % 8;
-    const u32 filter = BACKWARD ? unit * IN + chunk * 8 + row : unit * OUT + block * 8 + row;
-    filters = shared_address(shared.filters) + filter * FILTER_PITCH + (BACKWARD ? block : chunk) * CHUNK_BYTES;
+    const u32 filter = unit * UNIT_PACKS * (BACKWARD ? IN : OUT) + (BACKWARD ? chunk : block) * 8 + row;
+    filters = shared_address(shared.filters) + filter * FILTER_PITCH + (BACKWARD ? 0 : chunk) * CHUNK_BYTES;
   }
 
   __device__ __forceinline__ void operands(u32 (&b)[4], int block, int step) const {
     const int chunk = 2 * step % IN_CHUNKS;
     const u32 tap = filters + p.taps[2 * step / IN_CHUNKS].index * (WHOLE_FILTER_BYTES / TAPS);
     if constexpr (BACKWARD) {
-      ldmatrix_x4_transposed(b, tap + chunk * 8 * FILTER_PITCH + block * CHUNK_BYTES);
+      const u32 own = block + threadIdx.x % WARP_SIZE / 16;  // of two neighbours the second may be the next pack's first
+      const u32 filter = own / OUT_BLOCKS * IN + chunk * 8;
+      ldmatrix_x4_transposed(b, tap + filter * FILTER_PITCH + own % OUT_BLOCKS * CHUNK_BYTES);
     } else {
       ldmatrix_x4(b, tap + block * 8 * FILTER_PITCH + chunk * CHUNK_BYTES);
     }

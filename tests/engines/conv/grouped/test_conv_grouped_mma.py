@@ -214,6 +214,27 @@ def test_boxes_are_copied_over_when_no_warp_reads_them(racing: Runtime, channels
     assert plan.launches[0].grid == (2, 1, 1)  # for seven tiles
 
 
+#: Units of two packs, whose output blocks are an odd number, with filters in registers: two units of a slab, and one.
+PAIRED_PACKS = (
+    Case((2, 64, 5, 6), (96, 16, 1, 2)),
+    Case((2, 64, 5, 6), (160, 16, 1, 1)),
+    Case((2, 128, 5, 6), (96, 32, 1, 2)),
+)
+
+
+@pytest.mark.parametrize("case", PAIRED_PACKS)
+@pytest.mark.parametrize("direction", DIRECTIONS[:2])
+def test_pairs_of_packs_with_filters_in_their_layout(device: Runtime, direction: str, case: Case) -> None:
+    """A pair of output blocks lies in two packs, each with filters of its own."""
+    if direction == "data":  # the packs' odd numbers are those of the image's channels
+        channels, filters = case.w[0] // 4, case.x[1]
+        case = replace(case, x=(2, case.w[0], 5, 6), w=(filters, channels, *case.w[2:]))
+    plan = check_exact(device, ENGINE, case.graph(direction), length=case.length)
+    facts = dict(plan.kernels[0].parameters)
+    assert (facts["UNIT_PACKS"], facts["WHOLE_FILTERS"]) == (2, 1)
+    assert facts["UNITS"] == (2 if min(case.w[0], case.x[1]) == 64 else 1)
+
+
 #: Channels in pairs and single, in several parts of a block; one task's taps in several sets; a half-empty task.
 SPLIT = (
     Case((4, 64, 6, 5), (64, 16, 3, 3), (1, 1)),
@@ -260,12 +281,13 @@ def test_types_and_layouts(device: Runtime, direction: str, data_type: DataType,
     check_exact(device, ENGINE, case.graph(direction, data_type, layout), length=case.length)
 
 
-def test_int8_forward(device: Runtime) -> None:
-    geometry = Convolution(DataType.INT32, 2, (1, 1), (1, 1), (1, 1), (1, 1))
-    builder = CaseBuilder(Layout.CHANNELS_LAST)
-    x, w = builder.tensor((1, 32, 5, 6), DataType.INT8), builder.tensor((16, 16, 3, 3), DataType.INT8)
+@pytest.mark.parametrize("case", [Case((1, 32, 5, 6), (16, 16, 3, 3), (1, 1)), Case((1, 128, 9), (160, 32, 1))])
+def test_int8_forward(device: Runtime, case: Case) -> None:
+    """The second case has two units of two packs."""
+    geometry, builder = replace(case.geometry, compute_type=DataType.INT32), CaseBuilder(Layout.CHANNELS_LAST)
+    x, w = builder.tensor(case.x, DataType.INT8), builder.tensor(case.w, DataType.INT8)
     builder.convolution(x, w, geometry=geometry, store=DataType.INT32)
-    check_exact(device, ENGINE, builder.graph(), length=144)
+    check_exact(device, ENGINE, builder.graph(), length=case.length)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
