@@ -344,7 +344,7 @@ def maxima(resample: Resample, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[n
     return best, np.maximum(place, 0)
 
 
-def places_in_image(resample: Resample, x_dims: Sequence[int], places: NDArray[np.int64]) -> NDArray[np.int64]:
+def places_in_image(resample: Resample, x_dims: tuple[int, ...], places: NDArray[np.int64]) -> NDArray[np.int64]:
     """The places in the image, row-major, of these places in each window, which are clamped to the image."""
     axes, found = resample.axes(x_dims), np.zeros_like(places)
     for number, (axis, tap) in enumerate(

@@ -1,4 +1,4 @@
-"""What the native kernels compute, and why: each condition of the taken-over operations, without a launch."""
+"""Conditions under which native kernels run: the reason for each, without a launch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def t(*dims: int, dtype: Any = F32) -> Any:
 
 
 def reason_of(name: str, *args: Any, alignment: int = 16, **kwargs: Any) -> str:
-    """Why lowdnn does not take the call; "" where it does.  alignment: of all tensors, in bytes."""
+    """Why lowdnn does not take the call; "" where it does.  alignment: a divisor in bytes of all addresses."""
     overload = OVERLOADS[name]
     tensors, numbers = overload.read(*args, **kwargs)
     try:
@@ -224,7 +224,7 @@ def test_gradients_of_attention() -> None:
 
 
 def test_addresses() -> None:
-    """Of elements, and of the rows that attention's kernels copy as a whole."""
+    """Elements are aligned, and in attention the rows that kernels copy as a whole."""
     for alignment, reason in ((4, ""), (2, "an address that is no multiple of 4 bytes")):
         assert reason_of("mm", t(2, 3), t(3, 4), alignment=alignment) == reason
     found = reason_of("_scaled_dot_product_flash_attention", HEADS, HEADS, HEADS, alignment=8)

@@ -59,7 +59,7 @@ def test_softmax(face: Face, name: str, axis: int) -> None:
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("columns", [4, 700])
 def test_rows_of_minus_infinity(face: Face, name: str, columns: int) -> None:
-    """They have no largest element to subtract: PyTorch gives NaN, and so do its gradients."""
+    """PyTorch gives NaN, also as gradients: there is no largest element to subtract."""
     x = face.reals(3, columns, dtype=torch.float32)
     x[1] = -torch.inf
     before = face.counts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from lowdnn.enums import DataType, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.layouts import Layout
@@ -120,8 +121,8 @@ class RowBuilder(NodeWriter):
         y = self.output(x.dims, compute_type_of(x), store, layout, "y")
         dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.dims))
         made = {name: self.tensor(dims, statistics, name=name) for name in names if statistics}
-        flags = {"stats_log2": stats_log2, "is_log": is_log, "masked_is_nan": masked_is_nan}
-        self._operations.append(Softmax(x, y, **made, sink=sink, axes=axes, **flags))
+        softmax = Softmax(x, y, sink=sink, stats_log2=stats_log2, axes=axes, is_log=is_log, masked_is_nan=masked_is_nan)
+        self._operations.append(replace(softmax, **made))  # type: ignore[arg-type]
         return y
 
     def softmax_backward(

@@ -109,7 +109,7 @@ class ForwardSoftmax:
 
 
 def _masked(operation: Softmax) -> float:
-    """What the exponentials of a masked row, all 0, are multiplied by, or is subtracted from their logarithms."""
+    """The factor of a masked row's exponentials, all 0; of the logarithm, what is subtracted from minus infinity."""
     if operation.masked_is_nan:
         return -inf if operation.is_log else inf
     return 0.0 if operation.is_log else 1.0

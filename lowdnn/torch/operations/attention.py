@@ -132,8 +132,9 @@ def forward(form: Form) -> Callable[..., Result]:
         o = sketch.allocate(shape, q.dtype, _strides(form, q, shape))
         stats = _allocate_stats(sketch, form, q, has_stats)
         graph = AttentionGraph(sketch)
+        heads = [graph.at(place, *form.layout(sketch, place)) for place in (_Q, _K, _V)]
         made, log_sum_exp = graph.pygraph.sdpa(
-            *(graph.at(place, *form.layout(sketch, place)) for place in (_Q, _K, _V)), attn_scale=scale_of(q, scale),
+            heads[_Q], heads[_K], heads[_V], attn_scale=scale_of(q, scale),
             use_causal_mask=causal, bias=graph.bias(), generate_stats=has_stats,
         )  # fmt: skip
         graph.bind(made, o, *form.layout(sketch, o))
@@ -154,8 +155,9 @@ def backward(form: Form) -> Callable[..., Result]:
         places = [sketch.allocate(own.shape, own.dtype, _strides(form, own, own.shape)) for own in (q, k, v)]
         graph = AttentionGraph(sketch)
         stats = graph.at(_STATS, *_stats_layout(form, q, tuple(sketch.tensors[_STATS].stride())))
+        heads = {place: graph.at(place, *form.layout(sketch, place)) for place in (_Q, _K, _V, _O, _DO)}
         gradients = graph.pygraph.sdpa_backward(
-            *(graph.at(place, *form.layout(sketch, place)) for place in (_Q, _K, _V, _O, _DO)), stats,
+            heads[_Q], heads[_K], heads[_V], heads[_O], heads[_DO], stats,
             attn_scale=scale_of(q, scale), bias=graph.bias(), use_causal_mask=causal,
             use_deterministic_algorithm=sketch.is_deterministic,
         )  # fmt: skip

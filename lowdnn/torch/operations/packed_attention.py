@@ -24,7 +24,7 @@ _Q, _K, _V, _CU_Q, _CU_K, _USED = range(6)
 _LENGTHS_Q, _LENGTHS_K, _O, _STATS, _DO = range(5, 10)
 _NARROW = (torch.float16, torch.bfloat16)
 DROPOUT = "dropout, whose random numbers are torch's own"
-#: What q, k and v may have in front of rows, heads and size.
+#: The extents that q, k and v may have in front of rows, heads and size.
 _NONE = ((), (1,))
 
 
@@ -32,7 +32,7 @@ class Mask(NamedTuple):
     """The longest sequences, and the numbers of the scores and their mask.
 
     causal: "" for none; otherwise from which row its diagonal counts, "first" or "last".
-    left, right: of a window, None without one.  rest: the reason to decline, or "".
+    left, right: a window's bounds, None without one.  rest: the reason to decline, or "".
     """
 
     longest_q: int
@@ -136,7 +136,8 @@ def backward(form: PackedForm, *behind: None) -> Callable[..., Result]:
         places = [sketch.allocate(own.shape, own.dtype, strides_like(own)) for own in (q, k, v)]
         graph = packed.graph
         gradients = graph.pygraph.sdpa_backward(
-            *map(packed.rows, (_Q, _K, _V, _O, _DO)), graph.at(_STATS, *form.stats_of(packed)),
+            packed.rows(_Q), packed.rows(_K), packed.rows(_V), packed.rows(_O), packed.rows(_DO),
+            graph.at(_STATS, *form.stats_of(packed)),
             attn_scale=scale_of(q, mask.scale), use_padding_mask=True,
             seq_len_q=graph.at(_LENGTHS_Q, *packed.lengths), seq_len_kv=graph.at(_LENGTHS_K, *packed.lengths),
             use_deterministic_algorithm=sketch.is_deterministic, **mask.options(),

@@ -120,8 +120,8 @@ def _max(sketch: Sketch, resample: Resample) -> Result:
     check_floats(x)
     y = _result(sketch, resample, x.dtype)
     indices = _result(sketch, resample, torch.int64)
-    x_y_index = (_as_image(sketch, place, resample) for place in (_X, y, indices))
-    sketch.add(ResampleForward(resample, *x_y_index, index_in_image=True))
+    x, target, places = (_as_image(sketch, place, resample) for place in (_X, y, indices))
+    sketch.add(ResampleForward(resample, x, target, places, index_in_image=True))
     sketch.end_step()
     return y, indices
 

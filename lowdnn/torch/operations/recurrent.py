@@ -37,7 +37,7 @@ _ASKED = ("x", "hx", "cx")
 class Network(NamedTuple):
     """PyTorch's arguments behind the states.
 
-    offsets: of the weights in their buffer, in elements, None without one.
+    offsets: the weights' places in their buffer, in elements, None without one.
     packed: steps of the longest sequence and their number, where they are packed.
     """
 
