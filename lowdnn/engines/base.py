@@ -101,7 +101,7 @@ class LastResort:
 
 
 class OptIn:
-    """An engine whose error bound lies beyond the tolerance of its operations, or whose speed nobody has measured.
+    """An engine whose error bound lies beyond the tolerance of its operations, or that was nowhere fastest.
 
     A ranking lists it behind all others, so that nobody gets it who has not asked for it.
     """

@@ -143,7 +143,7 @@ class ConvWinogradFused2x2(ConvWinogradFused):
 
 
 class ConvWinogradFused2x2Fp32(ConvWinogradFused):
-    """True fp32, by three products of TF32; its predicted times are estimates that no measurement bears out yet."""
+    """True fp32, by three products of TF32; on an H200 slower than Winograd with 4x4 tiles."""
 
     name = "conv_winograd_fused_2x2_fp32"
     index = 71
