@@ -146,7 +146,8 @@ class CudaDriver(CudaPeerCalls):
             if result:
                 raise self._error("cuPointerGetAttribute", result, (name, address))
             values.append(int(value))
-        return PointerInfo(*values, self._device_of(address)) if values[1] else None
+        begin, size_bytes = values
+        return PointerInfo(begin, size_bytes, self._device_of(address)) if size_bytes else None
 
     def _device_of(self, address: int) -> int:
         """The ordinal of the device that has the memory. ``cuda.bindings`` 13.3 reads 0 for every device."""

@@ -113,7 +113,7 @@ def forward(sketch: Sketch, network: Network) -> Result:
 def backward(sketch: Sketch, network: Network, mask: tuple[bool, ...], shapes: tuple[Dims, ...]) -> Result:
     """(dx, dhx, dcx, gradients of the weights)
 
-    shapes: of the weights; under autocast they are columns.
+    shapes: the weights' own; under autocast they are columns.
     """
     own = _Tensors(sketch, network, (_X, _W, _HX, _CX, _Y, _DY, _DHY, _DCY))
     rnn, reserve = own.rnn, sketch.tensors[_RESERVE]
