@@ -1,22 +1,23 @@
 """The one tolerance table, and the comparison that reports where two arrays differ.
 
-A result passes where |actual - expected| <= relative * |expected| + absolute. Float defaults are those that
+A result passes where |actual - expected| <= relative * |expected| + absolute + steps. Float defaults are those that
 ``torch.testing.assert_close`` uses; a sum of ``length`` terms of unit size adds the rounding of its accumulator.
-Integers may be one off where they are rounded from float arithmetic. NaN must meet NaN and an infinity the same
-infinity.
+Integers may be one off where they are rounded from float arithmetic, but behind exact sums only next to a tie. NaN
+must meet NaN and an infinity the same infinity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.cases.oracle import evaluate, trace
+from lowdnn.cases.oracle import Step, evaluate, steps, trace
+from lowdnn.cases.ties import steps_at_ties
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import descendants
@@ -66,16 +67,26 @@ _OTHER_NEIGHBOUR = 16.0
 #: epsilon and of the root of the number of terms: eight standard deviations or more. Sums in the type of the factors
 #: double it.
 _WINOGRAD_ERRORS = {NumericalNote.WINOGRAD_TILE_4x4: 4.0, NumericalNote.WINOGRAD_TILE_6x6: 16.0}
-#: The fewest terms for that: a filter gradient of fewer pixels has the errors of whole tiles all the same.
-_WINOGRAD_TERMS = 9
+#: This is added to the root. The errors of n channels, or of n tiles in a filter gradient, are n products of normal
+#: factors, and P(|sum| > s * (sqrt(2 * n * u) + u)) <= 2 * exp(-u) if one product has the deviation s, which is that of
+#: 9 terms or of a tile's. The root allows for the first part; this is the second one for u = 24.
+_WINOGRAD_TAIL = 9.0
 #: Relative error of fp8 sums in tensor cores, which cut off terms this far below an instruction's greatest one.
 _FAST_FP8_EPSILON = 2.0**-13
 
 
 @dataclass(frozen=True)
 class Tolerance:
+    """``steps``: each element may differ by so much more, for integers of which some lie next to a tie."""
+
     relative: float
     absolute: float
+    steps: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
+
+    def limits(self, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The greatest difference from each element of ``wanted``."""
+        limits = self.relative * np.abs(wanted) + self.absolute
+        return limits if self.steps is None else limits + self.steps
 
 
 #: The tolerance of integer data for which every sum is exact.
@@ -127,10 +138,7 @@ def expected_outputs(
     greatest one of rounding each virtual tensor, since weights that are divided by their sum last round otherwise.
     """
     if not _is_attention(graph):
-        return {
-            uid: Expected(values, tolerance_of(graph, graph.tensors[uid], notes, length))
-            for uid, values in evaluate(graph, inputs).items()
-        }
+        return _expected(graph, steps(graph, inputs), notes, length)
     written = {tensor.uid: stored for tensor, stored in trace(graph, inputs)}
     exact, weight = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs, written)
     of_largest, share = _of_largest(graph), _of_one_rounding(graph)
@@ -143,6 +151,20 @@ def expected_outputs(
         )
         for uid in exact
     }
+
+
+def _expected(
+    graph: OperationGraph, written: Sequence[Step], notes: Collection[NumericalNote], length: int
+) -> dict[int, Expected]:
+    """The outputs among ``written``. Integers behind exact sums may be rounded otherwise next to a tie."""
+    ties = steps_at_ties(graph, written, _BASE[DataType.FLOAT][0])
+    expected: dict[int, Expected] = {}
+    for tensor, _, stored in written:
+        if not tensor.is_virtual:
+            allowed = tolerance_of(graph, tensor, notes, length)
+            allowed = replace(allowed, steps=ties.get(tensor.uid)) if allowed == EXACT else allowed
+            expected[tensor.uid] = Expected(stored, allowed)
+    return expected
 
 
 def _is_attention(graph: OperationGraph) -> bool:
@@ -283,7 +305,7 @@ def _of_rounded_factors(graph: OperationGraph, notes: Collection[NumericalNote],
         epsilon = _TF32_EPSILON if NumericalNote.TF32_INPUTS in notes else 2 * dtypes.info(DataType.FLOAT).epsilon
     else:
         epsilon = max(dtypes.info(data_type).epsilon for data_type in types)
-    return error * epsilon * float(np.sqrt(max(length, _WINOGRAD_TERMS)))
+    return error * epsilon * (float(np.sqrt(length)) + _WINOGRAD_TAIL)
 
 
 def _factor(graph: OperationGraph) -> float:
@@ -310,7 +332,7 @@ def differences(actual: NDArray[Any], expected: NDArray[Any], data_type: DataTyp
         return f"expected {expected.dtype} {expected.shape}, got {actual.dtype} {actual.shape}"
     got, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (actual, expected))
     with np.errstate(invalid="ignore"):
-        near = np.abs(got - wanted) <= allowed.relative * np.abs(wanted) + allowed.absolute
+        near = np.abs(got - wanted) <= allowed.limits(wanted)
     same = near & np.isfinite(wanted) | (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     return "" if bool(same.all()) else _report(got, wanted, ~same, allowed)
 
@@ -322,7 +344,7 @@ def largest_share(actual: NDArray[Any], expected: NDArray[Any], data_type: DataT
     """
     got, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (actual, expected))
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = np.abs(got - wanted) / (allowed.relative * np.abs(wanted) + allowed.absolute)
+        shares = np.abs(got - wanted) / allowed.limits(wanted)
     shares[(got == wanted) | (np.isnan(got) & np.isnan(wanted))] = 0.0
     return float(np.where(np.isnan(shares) | ~np.isfinite(wanted) & (shares != 0), np.inf, shares).max(initial=0.0))
 

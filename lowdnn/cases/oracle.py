@@ -18,6 +18,9 @@ from lowdnn.ops.memory import check_storage
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
+#: A tensor that an operation writes, its values before they are rounded to its type, and its storage array.
+Step = tuple[Tensor, NDArray[Any], NDArray[Any]]
+
 
 def evaluate(
     graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], *, rounds_virtual: bool = True
@@ -35,8 +38,13 @@ def trace(
     graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], rounds_virtual: bool = True
 ) -> list[tuple[Tensor, NDArray[Any]]]:
     """Every tensor that an operation writes, virtual ones too, with its storage array, in the order of execution."""
+    return [(tensor, stored) for tensor, _, stored in steps(graph, inputs, rounds_virtual)]
+
+
+def steps(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], rounds_virtual: bool = True) -> list[Step]:
+    """As ``trace``, with the values before they are rounded, too."""
     values = {tensor.uid: _input_value(tensor, inputs) for tensor in graph.inputs}
-    written: list[tuple[Tensor, NDArray[Any]]] = []
+    written: list[Step] = []
     for operation in graph.operations:
         reference = operation.reference
         if rounds_virtual and isinstance(operation, RoundsInside):
@@ -48,7 +56,7 @@ def trace(
             is_float = dtypes.info(tensor.data_type).kind is dtypes.Kind.FLOAT
             exact = results[port].astype(np.float64) if is_float else results[port]
             values[tensor.uid] = dtypes.to_values(stored, tensor.data_type) if is_rounded else exact
-            written.append((tensor, stored))
+            written.append((tensor, exact, stored))
     return written
 
 

@@ -184,7 +184,7 @@ def _far_share(found: Array, wanted: Array, data_type: DataType, allowed: Tolera
         return float(found.shape != wanted.shape)
     got, right = (dtypes.to_values(array, data_type).astype(np.float64) for array in (found, wanted))
     with np.errstate(invalid="ignore"):
-        near = np.abs(got - right) <= allowed.relative * np.abs(right) + allowed.absolute
+        near = np.abs(got - right) <= allowed.limits(right)
     return float(1 - (near | (got == right) | (np.isnan(got) & np.isnan(right))).mean())
 
 

@@ -53,7 +53,8 @@ struct WholeFilters {
     const int chunk = 2 * step % IN_CHUNKS;
     const u32 tap = filters + p.taps[2 * step / IN_CHUNKS].index * (WHOLE_FILTER_BYTES / TAPS);
     if constexpr (BACKWARD) {
-      const u32 own = block + threadIdx.x % WARP_SIZE / 16;  // of two neighbours the second may be the next pack's first
+      // The lane's block. The second one of a pair may be the first of the next pack.
+      const u32 own = block + threadIdx.x % WARP_SIZE / 16;
       const u32 filter = own / OUT_BLOCKS * IN + chunk * 8;
       ldmatrix_x4_transposed(b, tap + filter * FILTER_PITCH + own % OUT_BLOCKS * CHUNK_BYTES);
     } else {

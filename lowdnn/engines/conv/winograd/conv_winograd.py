@@ -10,7 +10,8 @@ That takes A^2 multiplications for the 9 M^2 of a direct sum: 2.25 or 4 times fe
 convolution (``data_gradient_views``); a gradient of the filter sums products of factors of x and dy over the tiles.
 fp16, bf16 and TF32 round the factors, whose errors lie beyond the tolerance of convolutions; a ranking lists these
 engines last. True fp32 runs as three TF32 products or without tensor cores; its error is at most four times that of a
-direct sum in fp32. An infinity may become a NaN in all results of its tile.
+direct sum in fp32, and seven times with fewer than four channels (or tiles, in a gradient of the filter). An infinity
+may become a NaN in all results of its tile.
 Any strides and paddings, any pointwise epilogue; one group, stride and dilation 1.
 """
 
