@@ -127,7 +127,7 @@ EMULATED = Order(
         ("moves", "state"),
         ("streams",),
         ("context",),
-        ("graph_calls", "peers"),
+        ("graph_calls", "host_calls", "peers"),
         ("driver",),
     ),
 )

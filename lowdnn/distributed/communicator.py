@@ -1,12 +1,13 @@
 """The Communicator protocol: what ranks exchange, in stream order.
 
 A collective call is made by every rank of a communicator, in the same order, with buffers of the same type and size.
-It goes into a stream and is ordered there as a kernel is: the host does not wait for it, and it can be captured into a
-CUDA graph. Buffers are those of ``runtime.buffer``, or anything with DLPack; their elements lie without
-gaps, in any order of the axes that all ranks share. Wrong arguments raise before anything is sent.
+It goes into a stream and is ordered there as a kernel is, and it can be captured into a CUDA graph. Buffers are those
+of ``runtime.buffer``, or anything with DLPack; their elements lie without gaps, in any order of the axes that all ranks
+share. Wrong arguments raise before anything is sent.
 
-Two implementations: ``nccl.NcclCommunicator``, a process or a thread for each GPU, over any number of nodes, and
-``in_process.InProcessCommunicator``, a thread for each emulated device.
+Two implementations: ``nccl.NcclCommunicator``, a process or a thread for each GPU, over any number of nodes, where the
+host does not wait for a call; and ``in_process.InProcessCommunicator``, a thread for each emulated device, where it
+waits for those that are not captured.
 """
 
 from __future__ import annotations

@@ -74,9 +74,8 @@ class CausalConv1dNode(PortsNode):
         """Refuses inputs from whose dims the outputs' do not follow; the operation checks all else."""
         ranks = {"x": (3, "(B, D, L)"), "weight": (2, "(D, K)"), "offsets": (1, "(N + 1,)")}
         for port, (rank, expected) in ranks.items():
-            dims = self.given[port].get_dim() if port in self.given else None
-            if dims is not None and len(dims) != rank:
-                raise BadParamError.at(f"{self.given[port].label}.dims", expected=expected, got=dims)
+            if port in self.given:
+                _check_rank(self.given[port], rank, expected)
 
     def _state_dims(self) -> tuple[int, ...]:
         if "state_indices" in self.given and "initial_states" in self.given:
@@ -92,9 +91,8 @@ class B2BCausalConv1dNode(PortsNode):
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         x, mixer = self.given["x"], self.given["weights_mixer"]
-        for tensor, rank, expected in ((x, 3, "(B, 3 * D, L)"), (mixer, 2, "(D, M)")):
-            if len(dims := tensor.get_dim()) != rank:
-                raise BadParamError.at(f"{tensor.label}.dims", expected=expected, got=dims)
+        _check_rank(x, 3, "(B, 3 * D, L)")
+        _check_rank(mixer, 2, "(D, M)")
         for port, output in zip(self.made, outputs, strict=True):
             source = self.given.get(port.removeprefix("d"), x)
             own = source.get_dim() if port.startswith("d") else [x.get_dim()[0], mixer.get_dim()[0], x.get_dim()[2]]
@@ -119,6 +117,7 @@ class FftNode(PortsNode):
     like: Tensor
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        self._check_dims()
         (output,) = outputs
         if not output.get_dim():
             output.set_dim(self.like.get_dim())
@@ -131,6 +130,14 @@ class FftNode(PortsNode):
         (taps,) = (tensor.dims[2] for tensor in filters.values())
         convolution = Convolution(compute_type, 1, (taps - 1,), (0,), (1,), (1,), ConvolutionMode.CONVOLUTION)
         return _FFT_OPERATIONS[self.made[0]](convolution, **tensors | filters)
+
+    def _check_dims(self) -> None:
+        """Refuses what is no filter for each channel; the convolution checks all else."""
+        x, weight = self.given.get("x", self.like), self.given.get("w", self.like)
+        _check_rank(x, 3, "(B, D, L)")
+        channels, dims = x.get_dim()[1], weight.get_dim()
+        if len(dims) != 2 or dims[0] != channels or dims[1] < 1:
+            raise BadParamError.at(f"{weight.label}.dims", expected=f"({channels}, K) of 1 or more taps", got=dims)
 
 
 class CausalConvolutionMethods(GraphBuilder):
@@ -285,10 +292,13 @@ class CausalConvolutionMethods(GraphBuilder):
         return dx, dweight
 
 
+def _check_rank(tensor: Tensor, rank: int, expected: str) -> None:
+    if len(dims := tensor.get_dim()) != rank:
+        raise BadParamError.at(f"{tensor.label}.dims", expected=expected, got=dims)
+
+
 def _as_filters(weight: ops.Tensor) -> ops.Tensor:
     """``weight`` (D, K) as the filters (D, 1, K) of a convolution with a group for each channel."""
-    if weight.rank != 2:
-        raise BadParamError.at(f"{weight.label}.dims", expected="(D, K)", got=list(weight.dims))
     (channels, taps), (outer, inner) = weight.dims, weight.strides
     return replace(weight, dims=(channels, 1, taps), strides=(outer, max(outer, 1), inner))
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+from lowdnn import checks
 from lowdnn.runtime.owned import Owned
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import LowdnnError
+from lowdnn.status import AttributeTypeError, LowdnnError
 
 
 class CapturedGraph(Owned):
@@ -18,8 +19,11 @@ class CapturedGraph(Owned):
     def record(cls, stream: Stream, work: Callable[[], object]) -> Self:
         """The work that ``work`` gives to ``stream``, and to streams that join it, none of which runs.
 
-        The capture ends with what ``work`` raises.
+        The capture ends with what ``work`` raises. Raises AttributeTypeError for what is no stream or no function.
         """
+        checks.instance(stream, Stream, "CapturedGraph.stream")
+        if not callable(work):
+            raise AttributeTypeError.at("CapturedGraph.work", expected="a function", got=checks.shown(work))
         driver, context = stream.context.driver, stream.context
         with context.activated():
             stream.begin_capture()
@@ -37,6 +41,7 @@ class CapturedGraph(Owned):
 
     def launch(self, stream: Stream) -> None:
         """Runs the work once more, in stream order."""
+        checks.instance(stream, Stream, "CapturedGraph.stream")
         with self.context.activated():
             self.context.driver.graph_launch(self._open_handle(), stream.handle)
 

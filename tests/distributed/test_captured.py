@@ -68,7 +68,7 @@ def test_replays_match_numpy(size: int, policy: str) -> None:
 
 
 def test_replays_run_in_stream_order_without_the_host() -> None:
-    """The host waits once behind all replays; another stream of the same graph takes part."""
+    """The host waits once behind all replays; a call in another stream comes after them."""
 
     def work(rank: Rank) -> float:
         buffer = rank.device(np.ones(3, np.float32))

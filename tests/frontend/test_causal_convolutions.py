@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 import lowdnn.frontend as cudnn
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.python_graph import pygraph
+from lowdnn.status import BadParamError
 from tests.support.data import fresh_seed
 from tests.support.runtime import download, upload
 
@@ -195,6 +197,32 @@ def test_gradients_of_back_to_back_convolutions(handle: Handle) -> None:
         assert found[f"d{name}"].numpy().shape == item.shape
         size = np.sqrt(np.sum(np.square(found[f"d{name}"].numpy(), dtype=np.float64)))
         assert abs(np.sum(direction * found[f"d{name}"].numpy()) - wanted) < 1e-4 * size + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "expected"),
+    [
+        ([3, 16], [3, 5], "(B, D, L)"),
+        ([2, 3, 16, 1], [3, 5], "(B, D, L)"),
+        ([2, 3, 16], [3], "(3, K) of 1 or more taps"),
+        ([2, 3, 16], [6, 5], "(3, K) of 1 or more taps"),
+        ([2, 3, 16], [3, 0], "(3, K) of 1 or more taps"),
+        ([2, 3, 16], [3, 1, 5], "(3, K) of 1 or more taps"),
+    ],
+)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_what_is_no_long_filter_for_each_channel(
+    handle: Handle, x: list[int], weight: list[int], expected: str, direction: str
+) -> None:
+    graph = graph_of(handle)
+    given = graph.tensor(x, name="x"), graph.tensor(weight, name="weight")
+    if direction == "forward":
+        graph.fft_causal_conv1d(*given).set_output(True)
+    else:
+        for output in graph.fft_causal_conv1d_backward(graph.tensor(x), *given):
+            output.set_output(True)
+    with pytest.raises(BadParamError, match=rf"^BAD_PARAM \S+ '\w+'\S*.*dims: expected {re.escape(expected)}, got \["):
+        graph.build([cudnn.heur_mode.A])
 
 
 @pytest.mark.parametrize("taps", [5, 200])

@@ -47,6 +47,10 @@ class HostWork:
     run: Callable[[], None]
     wait: HostWait | None = None
 
+    def __post_init__(self) -> None:
+        if not callable(self.run) or not isinstance(self.wait, HostWait | None):
+            raise ValueError("expected a function, and a HostWait or None")
+
     @property
     def is_ready(self) -> bool:
         return self.wait is None or self.wait.is_over()

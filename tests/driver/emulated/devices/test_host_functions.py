@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -219,6 +219,14 @@ def test_a_wait_orders_what_comes_behind_it(waits: bool) -> None:
     assert waits or "data-race" in found[0]
     if waits:
         assert (host.get(1, y, 32, np.uint32) == 1).all()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize(("function", "wait"), [(None, None), (3, None), (print, 3), (print, lambda: True)])
+def test_what_is_no_function_or_wait_is_refused_at_once(devices: int, function: Any, wait: Any) -> None:
+    host = Host(devices, "lockstep")
+    fails_with("INVALID_VALUE", lambda: launch(host, 0, function, wait))
+    host.synchronize(0)
 
 
 COPY = """
