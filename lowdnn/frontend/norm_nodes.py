@@ -54,7 +54,7 @@ _RMS_SUFFIXES = {"dscale": "Dscale", "dbias": "Dbias"}
 
 
 @dataclass(frozen=True)
-class _PortsNode(PortsNode):
+class _SourceNode(PortsNode):
     """``source``: the input that outputs follow."""
 
     suffixes: ClassVar[Mapping[str, str]] = _SUFFIXES
@@ -88,7 +88,7 @@ class _PortsNode(PortsNode):
 
 
 @dataclass(frozen=True)
-class NormForwardNode(_PortsNode):
+class NormForwardNode(_SourceNode):
     mode: NormMode
     phase: NormFwdPhase
     groups: int = 0
@@ -105,7 +105,7 @@ class NormForwardNode(_PortsNode):
 
 
 @dataclass(frozen=True)
-class NormBackwardNode(_PortsNode):
+class NormBackwardNode(_SourceNode):
     mode: NormMode
 
     @property
@@ -122,7 +122,7 @@ class NormBackwardNode(_PortsNode):
 
 
 @dataclass(frozen=True)
-class BnFinalizeNode(_PortsNode):
+class BnFinalizeNode(_SourceNode):
     source = "sum"
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
@@ -134,7 +134,7 @@ class BnFinalizeNode(_PortsNode):
 
 
 @dataclass(frozen=True)
-class SoftmaxNode(_PortsNode):
+class SoftmaxNode(_SourceNode):
     """``axes`` may count from the last one backwards, as -1."""
 
     axes: tuple[int, ...]
@@ -155,7 +155,7 @@ class SoftmaxNode(_PortsNode):
 
 
 @dataclass(frozen=True)
-class AlikeNode(_PortsNode):
+class AlikeNode(_SourceNode):
     """An operation whose outputs have the dims of x; ``parameters``: its fields that are no tensors."""
 
     operation: Callable[..., Operation]

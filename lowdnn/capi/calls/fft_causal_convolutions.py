@@ -24,16 +24,19 @@ from lowdnn.capi.state import State
 from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import ConvolutionMode, NumericalNote, PointwiseMode
 from lowdnn.heuristics.ranking import Candidate
+from lowdnn.ops.base import Operation
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
-from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import SizeInsufficientError
 
 #: An address for plans whose tensors have none yet; those that callers give have its alignment.
 _SOMEWHERE = 1 << 20
+#: The functions' arguments for ports of other names.
+_ARGUMENTS = {"w": "weight", "dw": "dweight"}
 
 
 def forward(
@@ -113,25 +116,13 @@ class _Graphs:
         return TensorDescriptor(self.shape.data_type, dims, packed_strides(dims))
 
     def forward(self, x: Address, weight: Address, y: Address) -> Builder:
-        builder = Builder()
-        given, filters = self._given(builder, "x", x), self._given(builder, "weight", weight)
-        result = builder.result(self.rows, y, self._where("y"))
-        builder.operations.append(ConvolutionForward(self._convolution, x=given, w=filters, y=result))
-        return builder
+        return self._built(ConvolutionForward, {"x": x, "w": weight}, "y", y)
 
     def dx(self, dy: Address, weight: Address, dx: Address) -> Builder:
-        builder = Builder()
-        given, filters = self._given(builder, "dy", dy), self._given(builder, "weight", weight)
-        result = builder.result(self.rows, dx, self._where("dx"))
-        builder.operations.append(ConvolutionBackwardData(self._convolution, dy=given, w=filters, dx=result))
-        return builder
+        return self._built(ConvolutionBackwardData, {"dy": dy, "w": weight}, "dx", dx)
 
     def dweight(self, x: Address, dy: Address, dweight: Address) -> Builder:
-        builder = Builder()
-        given, gradient = self._given(builder, "x", x), self._given(builder, "dy", dy)
-        result = builder.result(self.filters, dweight, self._where("dweight"))
-        builder.operations.append(ConvolutionBackwardFilter(self._convolution, x=given, dy=gradient, dw=result))
-        return builder
+        return self._built(ConvolutionBackwardFilter, {"x": x, "dy": dy}, "dw", dweight)
 
     def copy(self, of: TensorDescriptor, source: Address, to: Address) -> Builder:
         builder, where = Builder(), self._where("reserveSpace")
@@ -180,11 +171,24 @@ class _Graphs:
         compute, before = compute_type_of(self.shape.data_type), (self.shape.taps - 1,)
         return Convolution(compute, 1, before, (0,), (1,), (1,), ConvolutionMode.CONVOLUTION)
 
-    def _given(self, builder: Builder, argument: str, address: Address) -> Tensor:
-        return builder.tensor(self.filters if argument == "weight" else self.rows, address, self._where(argument))
+    def _built(
+        self, operation: Callable[..., Operation], inputs: Mapping[str, Address], port: str, result: Address
+    ) -> Builder:
+        """The graph of one convolution, with addresses by its ports.  port: that of the result."""
+        builder = Builder()
+        tensors = {
+            name: builder.tensor(self._descriptor(name), address, self._where(name)) for name, address in inputs.items()
+        }
+        tensors[port] = builder.result(self._descriptor(port), result, self._where(port))
+        builder.operations.append(operation(self._convolution, **tensors))
+        return builder
+
+    def _descriptor(self, port: str) -> TensorDescriptor:
+        return self.filters if port in ("w", "dw") else self.rows
 
     def _where(self, argument: str) -> str:
-        return f"{self.shape.name}.{argument}"
+        """The name of an argument, or of the one for a port, in messages."""
+        return f"{self.shape.name}.{_ARGUMENTS.get(argument, argument)}"
 
 
 def _place(frame: Frame, builder: Builder) -> int:

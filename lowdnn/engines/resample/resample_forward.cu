@@ -10,11 +10,11 @@
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
 // Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. LINEAR: 1 for weighted sums. RESULT: the type that reduces
 // a window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one.
-// HAS_INDEX: whether argmaxes are stored. IMAGE_INDEX: whether they are places in the image. INDEX_TYPE: their type. INDEX_WIDTH: elements of an access to them, 0 for any
-// strides. CHANNELS_LAST: whether channels are the innermost axis of groups; otherwise columns are. CONTIGUOUS: whether
-// neighbouring columns of x are contiguous. ACCESS: elements of an access along a row. SHIFT: elements that the first
-// access reads before the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; unless IS_TILED, one
-// window. INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
+// HAS_INDEX: whether argmaxes are stored. IMAGE_INDEX: whether they are places in the image. INDEX_TYPE: their type.
+// INDEX_WIDTH: elements of an access to them, 0 for any strides. CHANNELS_LAST: whether channels are the innermost axis
+// of groups; otherwise columns are. CONTIGUOUS: whether neighbouring columns of x are contiguous. ACCESS: elements of
+// an access along a row. SHIFT: elements that the first access reads before the first tap. ROW_WINDOWS, COLUMN_WINDOWS:
+// the tile, see window_tile.cuh; unless IS_TILED, one window. INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
 #include "include/optional.cuh"
 #include "window_tile.cuh"
@@ -86,7 +86,8 @@ __device__ __forceinline__ i32 first_code_of(const Params& p, int i, int j, cons
   }
 }
 
-// The place in the image, row-major, of a tap of one output's window; for a tap outside that of the nearest position.
+// The place in the image, row-major, of a tap of one output's window; for a tap outside of it, that of the nearest
+// position.
 __device__ __forceinline__ INDEX_TYPE place_of(const TapAxis (&axes)[3], const i32 (&output)[3], i32 tap) {
   const i32 row_tap = tap / axes[2].span, plane_tap = HAS_PLANES ? row_tap / axes[1].span : 0;
   const i32 taps[3] = {plane_tap, row_tap - plane_tap * axes[1].span, tap - row_tap * axes[2].span};
