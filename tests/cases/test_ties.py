@@ -77,6 +77,19 @@ def test_large_integers_differ_by_what_fp32_has_no_bits_for() -> None:
     assert expected.allowed.steps.item() == round(1.3e-6 * 2**27)
 
 
+def test_values_that_cancel_out_have_the_errors_of_their_parts() -> None:
+    """A half is left of a product of 2**22 and a bias."""
+    case = parse_case("conv n=1 c=1 hw=1x1 k=1 rs=1x1 dtype=int8 epilogue=scale+bias")
+    graph = case.graph()
+    numbers = (2, 64, 2.0**15, 0.5 - 2.0**22)
+    types = (np.int8, np.int8, np.float32, np.float32)
+    inputs = {t.uid: np.full(t.dims, x, kind) for t, x, kind in zip(graph.inputs, numbers, types, strict=True)}
+    (expected,) = expected_outputs(graph, inputs, (), case.length).values()
+    assert expected.allowed.steps is not None
+    assert expected.values.item() == 0
+    assert expected.allowed.steps.item() == round(1.3e-6 * 2**22 + 0.5)
+
+
 def test_pointwise_graphs_keep_their_tolerance() -> None:
     graph = pointwise_graph(PointwiseMode.ADD, (3,), store=DataType.INT8)
     values = np.array([1.25, 2.5, 3.0], np.float32)
