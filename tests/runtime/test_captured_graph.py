@@ -1,4 +1,4 @@
-"""``CapturedGraph``: what it refuses, and that a capture ends with what goes wrong in it."""
+"""``CapturedGraph`` refuses what is no stream or function, and a capture ends with what goes wrong in it."""
 
 from __future__ import annotations
 

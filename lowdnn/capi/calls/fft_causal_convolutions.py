@@ -174,7 +174,7 @@ class _Graphs:
     def _built(
         self, operation: Callable[..., Operation], inputs: Mapping[str, Address], port: str, result: Address
     ) -> Builder:
-        """The graph of one convolution, with addresses by its ports.  port: that of the result."""
+        """The graph of one convolution, with addresses by its ports.  port: the result's."""
         builder = Builder()
         tensors = {
             name: builder.tensor(self._descriptor(name), address, self._where(name)) for name, address in inputs.items()
