@@ -53,9 +53,10 @@ class B2BCausalConv1dBackwardEngine(SingleOperation[B2BCausalConv1dBackward]):
     def limit(self, operation: B2BCausalConv1dBackward, arch: ArchSpec) -> str:
         """Limits taps, positions, blocks and sums."""
         operands = operation.operands
-        widest = max(ROWS * operands.projection_taps, operands.mixer_taps + 1) * operands.channels
-        if widest > MOST_SUMS:
-            return f"weights_mixer.dims: expected at most {MOST_SUMS} elements of all filters, got {widest}"
+        rows = {"weights_proj": ROWS * operands.projection_taps, "weights_mixer": operands.mixer_taps + 1}
+        for port, count in rows.items():
+            if (sums := count * operands.channels) > MOST_SUMS:
+                return f"{port}.dims: expected gradients of at most {MOST_SUMS} sums, got {sums}"
         return _blocks(operation).limit(arch)
 
     def knobs_of(self, operation: B2BCausalConv1dBackward, arch: ArchSpec) -> tuple[Knob, ...]:

@@ -11,6 +11,7 @@ from lowdnn.driver import open_driver
 from lowdnn.engines.base import Engine
 from lowdnn.engines.conv.sequence.b2b_causal_conv1d import B2BCausalConv1dEngine
 from lowdnn.engines.conv.sequence.b2b_causal_conv1d_backward import B2BCausalConv1dBackwardEngine
+from lowdnn.engines.conv.sequence.gradients import MOST_SUMS
 from lowdnn.enums import KnobType
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
@@ -94,3 +95,12 @@ def test_filters_without_room_are_refused(direction: str) -> None:
     assert "weights_mixer.dims: expected filters for 232448 bytes of shared memory, got 4 and 40000 taps" in refusal
     long = parse_case(f"b2b_causal_conv1d b=1 c=1 l={2**31} proj=4 mixer=4 dir={direction}").graph()
     assert "expected at most 1073741824 positions" in str(engine_of(line).refuse(long, SM_90A))
+
+
+@pytest.mark.parametrize(
+    ("taps", "port"), [("proj=512 mixer=4", "weights_proj"), ("proj=4 mixer=512", "weights_mixer")]
+)
+def test_more_sums_than_a_launch_has_are_refused(taps: str, port: str) -> None:
+    line = f"b2b_causal_conv1d b=1 c={2**30} l=1 {taps} dir=bwd dtype=fp32"
+    refusal = str(engine_of(line).refuse(parse_case(line).graph(), SM_90A))
+    assert f"{port}.dims: expected gradients of at most {MOST_SUMS} sums, got " in refusal
