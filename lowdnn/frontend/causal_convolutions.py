@@ -75,7 +75,7 @@ class CausalConv1dNode(PortsNode):
         ranks = {"x": (3, "(B, D, L)"), "weight": (2, "(D, K)"), "offsets": (1, "(N + 1,)")}
         for port, (rank, expected) in ranks.items():
             if port in self.given:
-                _check_rank(self.given[port], rank, expected)
+                _check_rank(port, self.given[port], rank, expected)
 
     def _state_dims(self) -> tuple[int, ...]:
         if "state_indices" in self.given and "initial_states" in self.given:
@@ -91,8 +91,8 @@ class B2BCausalConv1dNode(PortsNode):
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         x, mixer = self.given["x"], self.given["weights_mixer"]
-        _check_rank(x, 3, "(B, 3 * D, L)")
-        _check_rank(mixer, 2, "(D, M)")
+        _check_rank("x", x, 3, "(B, 3 * D, L)")
+        _check_rank("weights_mixer", mixer, 2, "(D, M)")
         for port, output in zip(self.made, outputs, strict=True):
             source = self.given.get(port.removeprefix("d"), x)
             own = source.get_dim() if port.startswith("d") else [x.get_dim()[0], mixer.get_dim()[0], x.get_dim()[2]]
@@ -134,10 +134,11 @@ class FftNode(PortsNode):
     def _check_dims(self) -> None:
         """Refuses what is no filter for each channel; the convolution checks all else."""
         x, weight = self.given.get("x", self.like), self.given.get("w", self.like)
-        _check_rank(x, 3, "(B, D, L)")
+        _check_rank("x", x, 3, "(B, D, L)")
         channels, dims = x.get_dim()[1], weight.get_dim()
         if len(dims) != 2 or dims[0] != channels or dims[1] < 1:
-            raise BadParamError.at(f"{weight.label}.dims", expected=f"({channels}, K) of 1 or more taps", got=dims)
+            expected = f"({channels}, K) of 1 or more taps"
+            raise BadParamError.at("fft_causal_conv1d.weight.dims", expected=expected, got=dims)
 
 
 class CausalConvolutionMethods(GraphBuilder):
@@ -292,9 +293,9 @@ class CausalConvolutionMethods(GraphBuilder):
         return dx, dweight
 
 
-def _check_rank(tensor: Tensor, rank: int, expected: str) -> None:
+def _check_rank(port: str, tensor: Tensor, rank: int, expected: str) -> None:
     if len(dims := tensor.get_dim()) != rank:
-        raise BadParamError.at(f"{tensor.label}.dims", expected=expected, got=dims)
+        raise BadParamError.at(f"causal_conv1d.{port}.dims", expected=expected, got=dims)
 
 
 def _as_filters(weight: ops.Tensor) -> ops.Tensor:

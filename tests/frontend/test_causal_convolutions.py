@@ -221,7 +221,10 @@ def test_what_is_no_long_filter_for_each_channel(
     else:
         for output in graph.fft_causal_conv1d_backward(graph.tensor(x), *given):
             output.set_output(True)
-    with pytest.raises(BadParamError, match=rf"^BAD_PARAM \S+ '\w+'\S*.*dims: expected {re.escape(expected)}, got \["):
+    with pytest.raises(
+        BadParamError,
+        match=rf"^BAD_PARAM fft_causal_conv1d\w*\.(x|weight)\.dims: expected {re.escape(expected)}, got \[",
+    ):
         graph.build([cudnn.heur_mode.A])
 
 
