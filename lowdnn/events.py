@@ -72,7 +72,9 @@ def emit(logger: logging.Logger, level: int, event: str, fields: Mapping[str, ob
     """Logs one event, and tells the observer; costs two comparisons when the level is off and nobody observes."""
     happened(event, fields)
     if logger.isEnabledFor(level):
-        logger.log(level, Event(event, {**fields, **_added_fields()}), stacklevel=2)
+        texts = {name: str(value) for name, value in fields.items() if isinstance(value, BaseException)}
+        # A handler may keep its records for long, and an error keeps the objects of all frames that it passed.
+        logger.log(level, Event(event, {**fields, **texts, **_added_fields()}), stacklevel=2)
 
 
 def add_fields(fields: Fields) -> None:

@@ -47,6 +47,15 @@ def test_added_fields_stand_behind_an_events_own(caplog: pytest.LogCaptureFixtur
     ]
 
 
+def test_records_keep_the_texts_of_errors(caplog: pytest.LogCaptureFixture) -> None:
+    """Not their frames, and so no object of a program whose handler keeps its records."""
+    with caplog.at_level(logging.INFO, logger="lowdnn"):
+        emit(event_logger("events"), logging.INFO, "failed", {"reason": ValueError("no room")})
+    (record,) = caplog.records
+    assert record.msg.fields["reason"] == "no room"
+    assert caplog.messages == ['failed reason="no room"']
+
+
 def test_counters_are_exact_between_threads() -> None:
     counters = Counters()
 

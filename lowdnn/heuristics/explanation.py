@@ -2,8 +2,8 @@
 
     wgrad wgmma 29.4 us measured; grouped mma 29.8 us; stem needs at most 4 channels
 
-      engine                   algorithm             predicted  measured  workspace
-    > conv_wgrad_wgmma         64x64, 132 splits          28.4      29.4    2.0 MiB
+      engine                       algorithm           predicted  measured workspace
+    > conv_wgrad_wgmma             64x64, 132 splits        28.4      29.4   2.0 MiB
         tensor core; 2 launches, 3.29e+09 flops, 1.07e+08 bytes
 
 Times are in microseconds.
@@ -31,7 +31,7 @@ WIDTH = 80
 HEIGHT = 40
 
 _BUNDLED = "chosen by a bundle"
-_ENGINE_WIDTH, _ALGORITHM_WIDTH = 25, 22
+_ENGINE_WIDTH, _ALGORITHM_WIDTH = 29, 20
 _MOST_CANDIDATES = 10
 #: Engines in the sentence that take the graph.
 _MOST_TAKING = 4
@@ -134,7 +134,7 @@ class Explanation:
             yield (
                 f"{mark} {outcome.engine:<{_ENGINE_WIDTH}.{_ENGINE_WIDTH}}"
                 f"{outcome.algorithm:<{_ALGORITHM_WIDTH}.{_ALGORITHM_WIDTH - 1}}"
-                f"{outcome.predicted_us:>9.1f}{measured:>10}{_size(outcome.workspace_bytes):>11}"
+                f"{outcome.predicted_us:>9.1f}{measured:>10}{_size(outcome.workspace_bytes):>10}"
             )
             yield "    " + (outcome.left_out or "; ".join([*outcome.notes, outcome.work]))
         if len(self.outcomes) > _MOST_CANDIDATES:
@@ -142,7 +142,7 @@ class Explanation:
 
 
 _HEAD = (
-    f"  {'engine':<{_ENGINE_WIDTH}}{'algorithm':<{_ALGORITHM_WIDTH}}{'predicted':>9}{'measured':>10}{'workspace':>11}"
+    f"  {'engine':<{_ENGINE_WIDTH}}{'algorithm':<{_ALGORITHM_WIDTH}}{'predicted':>9}{'measured':>10}{'workspace':>10}"
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lowdnn.engines.registry import ENGINES
@@ -16,7 +18,8 @@ def test_fused_convolution_through_both_apis(capsys: pytest.CaptureFixture[str])
         engine.name for engine in ENGINES if any(issubclass(ConvolutionForward, kind) for kind in engine.anchors)
     ]
     assert len(of_convolutions) > 5
-    assert all(name in output for name in of_convolutions)
+    missing = [name for name in of_convolutions if name not in output]
+    assert len(missing) <= sum(map(int, re.findall(r"^  and (\d+) more$", output, re.MULTILINE))), missing
     assert fused_convolution_backend.main("emulated") == 0
 
 

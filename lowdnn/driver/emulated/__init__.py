@@ -71,8 +71,8 @@ block as Python over NumPy arrays (one element a thread, many CTAs at a time), a
 **The order of the packages.** Each imports only those before it, for types too; a test reads the imports: ``faults``,
 ``results``, ``values``; ``parsing``, ``memory.space``; ``memory.arena``, ``lanes``, ``memory``; ``copying``,
 ``checking``, ``running``; ``generating``, ``instructions``, ``program``; ``reports``, ``execution``, ``machine``;
-``graphs``, ``launching``, ``queues``, ``moves``, ``state``, ``streams``, ``context``, ``graph_calls``, ``peers``,
-``driver``. ``device`` and ``options`` come before ``program``.
+``graphs``, ``launching``, ``queues``, ``moves``, ``state``, ``streams``, ``context``, ``graph_calls``, ``host_calls``,
+``peers``, ``driver``. ``device`` and ``options`` come before ``program``.
 Memory, copies and the race detector declare what they ask of a batch as protocols: ``lanes`` holds those of all,
 ``batch`` in each package its own.
 
