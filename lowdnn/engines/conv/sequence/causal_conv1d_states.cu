@@ -37,7 +37,8 @@ __device__ __forceinline__ bool has_last_of_slot(const Sequences& sequences, u32
   return result;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+// Eight blocks on a multiprocessor: for more of them ptxas spills registers.
+extern "C" __global__ void __launch_bounds__(THREADS, 8) KERNEL_NAME(const __grid_constant__ Params p) {
   const u32 number = blockIdx.x * THREADS + threadIdx.x;
   const u32 row = min(number, u32(p.count) - 1);
   const u32 sequence = p.channels.divide(row), channel = row - sequence * p.channels.divisor;
