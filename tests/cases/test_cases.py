@@ -191,7 +191,7 @@ def test_every_step_builds() -> None:
 @pytest.mark.parametrize(
     ("line", "where", "expected", "got"),
     [
-        ("", "case", "a line that starts with block_scale", "''"),
+        ("", "case", "a line that starts with b2b_causal_conv1d, block_scale", "''"),
         ("pool n=1", "case", "a line that starts with", "'pool n=1'"),
         ("matmul m=1 n=2", "matmul.k", "a value", "none; add k=..."),
         ("matmul m=1 n=2 k=x", "matmul.k", "an integer >= 0", "'x'"),

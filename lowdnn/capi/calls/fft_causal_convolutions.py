@@ -66,6 +66,7 @@ def long_sizes(
     state: State, batch: int, dim: int, length: int, taps: int, data_type: int, workspace: Address, reserve: Address
 ) -> None:
     name = "cudnnLongFFTCausalConv1dGetBufferSizes"
+    check_given(name, workspaceSizeInBytes=workspace, reserveSpaceSizeInBytes=reserve)
     graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
     with state.on_stream(None) as handle:
         needed = graphs.workspace_bytes(Frame.on(state, handle, name))

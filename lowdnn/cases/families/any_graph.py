@@ -18,6 +18,7 @@ from lowdnn.codec import encode
 from lowdnn.documents import write_document
 from lowdnn.graph.graph import SCHEMA_VERSION, OperationGraph
 from lowdnn.ops.base import Operation
+from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.reduction import ReductionOperation
@@ -66,7 +67,12 @@ class GraphCase(Case):
     def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
         convolutions = [op.output for op in graph.operations if isinstance(op, ConvolutionOperation) and op.beta]
         gradients = [op.dw for op in graph.operations if isinstance(op, RnnBackwardWeights) and op.is_added]
-        return convolutions + gradients
+        pools = [
+            op.final_states
+            for op in graph.operations
+            if isinstance(op, CausalConv1dForward) and op.state_indices is not None and op.final_states is not None
+        ]
+        return convolutions + gradients + pools
 
 
 def _nameless(value: Any, numbers: dict[int, int]) -> Any:
