@@ -85,7 +85,7 @@ def test_cases_come_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_difference_fails_with_the_line_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lowdnn.cases.compare.evaluate", _wrong_reference)
+    monkeypatch.setattr("lowdnn.cases.compare.steps", _wrong_steps)
     assert main(["run", "pointwise dims=64 ops=relu dtype=fp32", "--device", "emulated", "--check", "--seed", "5"]) == 1
     output = capsys.readouterr().out
     assert "FAILED" in output
@@ -120,11 +120,10 @@ def test_an_engine_that_cannot_says_why(capsys: pytest.CaptureFixture[str]) -> N
     assert "expected one tap" in str(result["detail"])
 
 
-def _wrong_reference(graph: object, inputs: object) -> dict[int, object]:
-    from lowdnn.cases.oracle import evaluate
+def _wrong_steps(graph: Any, inputs: Any) -> list[Any]:
+    from lowdnn.cases.oracle import steps
 
-    right = evaluate(graph, inputs)  # type: ignore[arg-type]
-    return {uid: values + 1 for uid, values in right.items()}
+    return [(tensor, exact + 1, stored + 1) for tensor, exact, stored in steps(graph, inputs)]
 
 
 @pytest.mark.parametrize(
