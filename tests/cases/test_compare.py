@@ -112,6 +112,25 @@ def test_sums_of_fp8_in_tensor_cores_keep_fewer_bits() -> None:
     assert found[1] == tolerance(ToleranceClass.CONTRACTION, DataType.FLOAT, 64, DataType.FAST_FLOAT_FOR_FP8).absolute
 
 
+def test_tensor_cores_cut_off_partial_sums() -> None:
+    """The model of a sum in steps of 16 terms, each cut off to 24 bits: its errors lie within the tolerance, and
+    some beyond that of sums that are rounded."""
+    terms, steps = 16384, 1024
+    rng = np.random.default_rng()
+    parts = rng.standard_normal((2000, steps)) * 4.0
+    total = np.zeros(2000)
+    for step in range(steps):
+        fraction, exponent = np.frexp(total + parts[:, step])
+        total = np.ldexp(np.trunc(np.ldexp(fraction, 24)), exponent - 24)
+    graph = parse_case(f"matmul m=4 n=4 k={terms} dtype=fp16 out=fp32").graph()
+    rounded, cut = (tolerance_of(graph, graph.outputs[0], notes, terms) for notes in ((), (NumericalNote.TENSOR_CORE,)))
+    wanted = parts.sum(1)
+    errors = np.abs(total - wanted)
+    assert (errors <= cut.limits(wanted)).all()
+    assert (errors > rounded.limits(wanted)).any()
+    assert cut.absolute < 1e-4 * terms**0.5
+
+
 def test_a_row_of_one_key_is_off_by_the_rounding_of_its_weight() -> None:
     case = parse_case("sdpa b=1 h=1 q=2 d=32 kv=1 sink=yes dtype=e4m3 out=fp32")
     graph = case.graph()
