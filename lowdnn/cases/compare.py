@@ -73,8 +73,8 @@ _WINOGRAD_ERRORS = {NumericalNote.WINOGRAD_TILE_4x4: 4.0, NumericalNote.WINOGRAD
 _WINOGRAD_TAIL = 9.0
 #: Relative error of fp8 sums in tensor cores, which cut off terms this far below an instruction's greatest one.
 _FAST_FP8_EPSILON = 2.0**-13
-#: What tensor cores add to the error of n terms' sum in fp32, as they cut off each partial sum: these shares of n, and
-#: of n**1.5 for the deviations of the partial sums. On an H200 the shares were 0.0087 and, as one standard deviation,
+#: Tensor cores cut off each partial sum of n terms in fp32. The error that this adds is these shares of n, and of
+#: n**1.5 for the deviations of the partial sums. On an H200 the shares were 0.0087 and, as one standard deviation,
 #: 0.0049 for 512 to 15,360 terms.
 _CUT_OFF = 0.01
 _CUT_OFF_DEVIATIONS = 0.04
