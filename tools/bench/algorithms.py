@@ -126,9 +126,10 @@ _DEPTHWISE = "conv n=16 c=384 hw=56x56 k=384 rs={0}x{0} pad={1} groups=384 {2}"
 _DENSE = "conv n=8 c=64 hw=64x64 k=64 rs={0}x{0} pad={1} {2}"
 _LARGE_TAPS = (11, 15, 31)
 _LARGE = tuple(
-    shape.format(taps, taps // 2, words)
+    shape.format(taps, taps // 2, f"dtype={data_type}")
     for taps in _LARGE_TAPS
-    for shape, words in ((_DEPTHWISE, "dtype=fp16"), (_DEPTHWISE, "dtype=fp32"), (_DENSE, "dtype=fp32"))
+    for shape, data_types in ((_DEPTHWISE, ("fp16", "bf16", "fp32")), (_DENSE, ("fp16", "fp32")))
+    for data_type in data_types
 )
 #: A Hyena model's filters are as long as its sequences.
 _HYENA = tuple(
@@ -168,7 +169,7 @@ SECTIONS = (
     ),
     Section(
         "large",
-        ("conv_fft", "conv_direct"),
+        ("conv_fft", "conv_direct", "conv_fprop_wgmma", "conv_implicit_gemm_mma"),
         (*_LARGE, *(_DEPTHWISE.format(31, 15, f"dir={way} dtype=fp32") for way in ("dgrad", "wgrad"))),
     ),
     Section("hyena", ("conv_fft",), _HYENA, is_spectral=True),

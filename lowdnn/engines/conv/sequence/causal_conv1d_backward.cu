@@ -12,10 +12,12 @@
 // too, so x and dy of taps - 1 positions in each run are read twice. The loads of a tile are issued before the one
 // before it is computed.
 // Shared memory: (taps + 1) * THREADS * CHANNELS sums where ALONG_CHANNELS is 1.
-// Launch: THREADS threads; one block for each of the digits of place_of().
+// Launch: THREADS threads; one block for each of the digits of place_of(); it may be a dependent launch
+// (dependent_launch.cuh).
 // Macros: X W BIAS DY DX COMPUTE (types) INDEX SEQUENCES HAS_STATES SLOT HAS_SLOTS HAS_BIAS HAS_SILU TAPS THREADS
 // LANES CHANNELS ALONG_CHANNELS X_WIDTH DY_WIDTH DX_WIDTH.
 
+#include "include/ptx/dependent_launch.cuh"
 #include "sequence_bounds.cuh"
 #include "sequence_sums.cuh"
 #include "silu.cuh"
@@ -61,13 +63,11 @@ struct Filter {
 struct Extent {
   i32 first, begin, end;
 
-  // Whether position i of the tile is there; WHOLE: all are, and so are the taps - 1 positions after it.
+  // Whether position i of the tile, or of those after it, is there; WHOLE: all of the tile are.
   template <bool WHOLE> __device__ __forceinline__ bool has(int i) const {
-    return WHOLE || (first + i >= begin && first + i < end);
+    return (WHOLE && i < POSITIONS) || (first + i >= begin && first + i < end);
   }
-  __device__ __forceinline__ bool is_whole() const {
-    return first >= begin && first + POSITIONS + TAPS - 1 <= end;
-  }
+  __device__ __forceinline__ bool is_whole() const { return first >= begin && first + POSITIONS <= end; }
 };
 
 // The operands of a tile: x of it and of the tile before it, and dy.
@@ -75,11 +75,20 @@ struct Operands {
   Packed<X> near, far;
   Packed<DY> dy;
 
-  __device__ __forceinline__ void load(const Params& p, const Place& place, i32 first, i32 begin, i32 end) {
-    const X* const x = row_at(p.x, p.x_strides, place);
-    load_tile<X_WIDTH>(near, x, p.x_strides, first, begin, end);
-    if (TAPS > 1) load_tile<X_WIDTH>(far, x, p.x_strides, first - POSITIONS, begin, end);
-    load_tile<DY_WIDTH>(dy, row_at(p.dy, p.dy_strides, place), p.dy_strides, first, begin, end);
+  // row, dy_row: these lead to position 0 of the thread's channel.
+  __device__ __forceinline__ void load(
+      const Params& p, const X* row, const DY* dy_row, i32 first, i32 begin, i32 end) {
+    if constexpr (!ALONG_CHANNELS && X_WIDTH > 0 && DY_WIDTH > 0) {
+      if (first >= begin + (TAPS > 1 ? POSITIONS : 0) && first + POSITIONS <= end) {
+        near.template load_line<X_WIDTH>(row + first);
+        if (TAPS > 1) far.template load_line<X_WIDTH>(row + first - POSITIONS);
+        dy.template load_line<DY_WIDTH>(dy_row + first);
+        return;
+      }
+    }
+    load_tile<X_WIDTH>(near, row, p.x_strides, first, begin, end);
+    if (TAPS > 1) load_tile<X_WIDTH>(far, row, p.x_strides, first - POSITIONS, begin, end);
+    load_tile<DY_WIDTH>(dy, dy_row, p.dy_strides, first, begin, end);
   }
 
   // The sample `back` positions before position i, of the same sequence.
@@ -167,6 +176,8 @@ extern "C" __global__ void KERNEL_BOUNDS KERNEL_NAME(const __grid_constant__ Par
   const Place place = place_of(p.shape);
   const i32 run = i32(p.run), length = p.shape.length;
   const i32 unit_begin = i32(place.unit) * run * SPAN, unit_end = min(length, unit_begin + run * SPAN);
+  wait_for_previous_kernel();
+  allow_next_kernel();
   i32 begin = 0, end = 0;
   if (place.exists) p.sequences.batch_range(place.batch, begin, end);
   end = min(end, unit_end + TAPS - 1);
@@ -175,14 +186,17 @@ extern "C" __global__ void KERNEL_BOUNDS KERNEL_NAME(const __grid_constant__ Par
 
   // One more tile than the run has, where positions follow it.
   i32 tile = (min(length, unit_end + TAPS - 1) - unit_begin + SPAN - 1) / SPAN - 1;
+  const X* const x = row_at(p.x, p.x_strides, place);
+  const DY* const dy = row_at(p.dy, p.dy_strides, place);
+  DX* const dx = row_at(p.dx, p.dx_strides, place);
   Operands next;
-  if (tile >= 0) next.load(p, place, place.first(tile, run), begin, end);
+  if (tile >= 0) next.load(p, x, dy, place.first(tile, run), begin, end);
   Beyond previous = {}, beyond = {};
   Sums sums = {};
   for (; tile >= 0; --tile) {
     const Operands operands = next;
     const Extent extent = {place.first(tile, run), begin, end};
-    if (tile > 0) next.load(p, place, place.first(tile - 1, run), begin, end);
+    if (tile > 0) next.load(p, x, dy, extent.first - SPAN, begin, end);
     TileBounds bounds;
     bounds.find(p.sequences, place.batch, extent.first, begin, end);
 
@@ -201,7 +215,6 @@ extern "C" __global__ void KERNEL_BOUNDS KERNEL_NAME(const __grid_constant__ Par
     } else {
       multiply<false>(p, place, operands, bounds, extent, filter, g, beyond, sums, results);
     }
-    DX* const dx = row_at(p.dx, p.dx_strides, place);
     if (place.exists) store_tile<DX_WIDTH>(dx, results, p.dx_strides, extent.first, unit_end);
   }
   store_sums(p.parts, p.shape, place, sums, TAPS + 1, shared, [](i32 q) { return q < TAPS ? TAPS - 1 - q : TAPS; });

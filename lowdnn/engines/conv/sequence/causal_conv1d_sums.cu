@@ -4,10 +4,11 @@
 // Block: COLUMNS neighbouring elements (j, d) with SHARES threads each. Each thread adds every SHARES-th part, then these
 // are added in ascending order, so that equal inputs give equal bits.
 // Shared memory: sums[SHARES][COLUMNS].
-// Launch: COLUMNS * SHARES threads; ceil((taps + HAS_BIAS) * channels / COLUMNS) blocks.
+// Launch: COLUMNS * SHARES threads; ceil((taps + HAS_BIAS) * channels / COLUMNS) blocks; it may be a dependent launch
+// (dependent_launch.cuh).
 // Macros: DWEIGHT DBIAS COMPUTE (types) HAS_BIAS COLUMNS SHARES.
 
-#include "include/numeric.cuh"
+#include "include/ptx/dependent_launch.cuh"
 
 typedef COMPUTE Value;
 
@@ -25,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS * SHARES) KERNEL_NAME(const
   const i64 element = i64(blockIdx.x) * COLUMNS + column, pitch = (p.taps + 1) * p.channels;
   const bool exists = element < (p.taps + HAS_BIAS) * p.channels;
   Value sum = 0;
+  wait_for_previous_kernel();
   if (exists) {
 #pragma unroll 8
     for (i64 part = share; part < p.count; part += SHARES) sum += p.parts[part * pitch + element];

@@ -17,7 +17,7 @@ from lowdnn.engines.conv.sequence.tiles import (
     pointer_of,
     sequences,
 )
-from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i64
+from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i64, is_dependent
 from lowdnn.enums import DataType
 from lowdnn.ops.base import HasPorts
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
@@ -118,9 +118,11 @@ class Parts:
         )
         moved = bytes_of((operation.x, operation.dy, operation.dx))
         work = Work(operation.flops, moved, fma_unit(operands.compute_type))
-        launch = Launch(0, (tiling.blocks(self.run), 1, 1), (THREADS, 1, 1), (Struct(fields),), work=work)
+        grid, overlaps = (tiling.blocks(self.run), 1, 1), is_dependent(arch)
+        launch = Launch(0, grid, (THREADS, 1, 1), (Struct(fields),), work=work, overlaps_previous=overlaps)
         shared = TileParams.of(tiling, operation.x.data_type, has_states=True)
-        return kernel_of("causal_conv1d_backward", operation, arch, shared, params), launch
+        source = "causal_conv1d_backward"
+        return kernel_of(source, operation, arch, shared, params, is_dependent_launch=True), launch
 
     def dweight(self, operation: CausalConv1dBackward, g: Rows, arch: ArchSpec) -> tuple[KernelRef, Launch]:
         """The parts of a filter with many taps, from g, dy times the activation's derivative."""
@@ -180,5 +182,6 @@ class Sums:
         grid = (ceil_div(rows * channels, _COLUMNS), 1, 1)
         added = self.count * rows * channels
         work = Work(added, added * dtypes.info(self.compute_type).storage.itemsize, fma_unit(self.compute_type))
-        launch = Launch(0, grid, (_COLUMNS * _SHARES, 1, 1), (Struct(fields),), work=work)
-        return kernel_of("causal_conv1d_sums", operation, arch, params), launch
+        block, overlaps = (_COLUMNS * _SHARES, 1, 1), is_dependent(arch)
+        launch = Launch(0, grid, block, (Struct(fields),), work=work, overlaps_previous=overlaps)
+        return kernel_of("causal_conv1d_sums", operation, arch, params, is_dependent_launch=True), launch

@@ -69,6 +69,10 @@ template <class T> struct Packed {
     if constexpr (BYTES == 8) {
       const u64 bits = words[2 * at] | u64(words[2 * at + 1]) << 32;
       return reinterpret_cast<const T&>(bits);
+    } else if constexpr (BYTES == 2) {  // a conversion takes a half of a register, but would take a shift as well
+      u16 halves[2];
+      asm("mov.b32 {%0, %1}, %2;" : "=h"(halves[0]), "=h"(halves[1]) : "r"(words[at / 2]));
+      return reinterpret_cast<const T&>(halves[at % 2]);
     } else {
       const typename Word<BYTES>::Type bits = words[at / ELEMENTS] >> (at % ELEMENTS * 8 * BYTES);
       return reinterpret_cast<const T&>(bits);
@@ -87,6 +91,13 @@ template <class T> struct Packed {
         words[at * BYTES / 4 + word] = reinterpret_cast<const u32*>(&part)[word];
       }
     }
+  }
+  // Loads POSITIONS neighbouring elements, in accesses of WIDTH, of which all exist; CHANNELS is 1.
+  template <int WIDTH> __device__ __forceinline__ void load_line(const T* from) {
+    constexpr int W = access_width(WIDTH, POSITIONS, BYTES);
+    if constexpr (W * BYTES < 4) *this = {};
+#pragma unroll
+    for (int i = 0; i < POSITIONS; i += W) load<W>(true, i, 0, from + i);
   }
 };
 

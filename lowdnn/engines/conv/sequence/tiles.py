@@ -16,9 +16,11 @@ from lowdnn.engines.launch import (
     ceil_div,
     ceil_power,
     conversion_target,
+    dependent_target,
     divider,
     i32,
     i64,
+    is_dependent,
     macros,
     target_label,
 )
@@ -223,11 +225,17 @@ def pointer_of(tensor: Tensor | None) -> Argument:
     return i64((0,))[0] if tensor is None else TensorPointer(tensor.uid)
 
 
-def kernel_of(source: str, operation: HasPorts, arch: ArchSpec, *params: object) -> KernelRef:
-    """The kernel of ``<source>.cu`` for the operation's types, with the macros that ``params`` have as fields."""
+def kernel_of(
+    source: str, operation: HasPorts, arch: ArchSpec, *params: object, is_dependent_launch: bool = False
+) -> KernelRef:
+    """The kernel of ``<source>.cu`` for the operation's types, with the macros that ``params`` have as fields.
+
+    is_dependent_launch: whether it waits for its predecessor where ``arch`` has dependent launches.
+    """
     found = tuple(pair for some in params for pair in macros(some))
     types = (tensor.data_type for tensor in (inputs_of(operation) | outputs_of(operation)).values())
-    target = conversion_target(types, arch)
+    waits = is_dependent_launch and is_dependent(arch)
+    target = dependent_target(arch) if waits else conversion_target(types, arch)
     return KernelRef(
         name=f"{source}_{_label(found)}_{target_label(target)}",
         source=f"conv/sequence/{source}.cu",

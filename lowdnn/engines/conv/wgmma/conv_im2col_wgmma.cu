@@ -8,9 +8,10 @@
 // not; they are the output's rows or, TRANSPOSED, its columns.
 // Pixels fall into PIXEL_CLASSES classes, each with its own taps and its own part of the output; several classes are
 // stored by functor or as pixels, without an operand.
-// TAP_RUN > 1: a stage has all taps of the last axis, which has stride 1. They are read from one window of
-// WINDOW_PIXELS pixels; each tap reads TAP_DISTANCE pixels after the tap before it. Lines of pixels are then longer
-// than the output's, and the surplus outputs are dropped. Not with a store by tensor map or as a slice.
+// TAP_RUN > 1: a stage has a run of TAP_RUN taps of the last axis, which has stride 1: all of them, or several runs of
+// which the last has LAST_RUN taps. They are read from one window of WINDOW_PIXELS pixels; each tap reads TAP_DISTANCE
+// pixels after the tap before it. Lines of pixels are then longer than the output's, and the surplus outputs are
+// dropped. Not with a store by tensor map or as a slice.
 // RESIDENT_BLOCKS > 0: the filter, which has one tile of rows or columns and RESIDENT_BLOCKS k blocks, stays in shared
 // memory. CHANNEL_BYTES: bytes of channels in a k block: 128, or 64 where 128 would be half empty.
 // CONVERTED: one operand is a function of a tensor in memory, and generated.cuh defines Prologue as well, over (image
@@ -80,7 +81,8 @@ struct Params {
 #endif
 };
 
-typedef Im2colOperand<PixelStage, PIXELS_ARE_ROWS, WINDOW_PIXELS, Tile::K, PIXEL_SHARERS, SPATIAL> PixelLoader;
+typedef Im2colOperand<PixelStage, PIXELS_ARE_ROWS, WINDOW_PIXELS, Tile::K, PIXEL_SHARERS, SPATIAL, TAP_RUN>
+    PixelLoader;
 typedef FilterOperand<FilterStage, !PIXELS_ARE_ROWS, LINES, Tile::K, LINE_SHARERS, SPATIAL, TAP_RUN, 1 + TF32X3>
     FilterLoader;
 
@@ -154,6 +156,13 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     const Tf32x3Sum<Tile> multiply{tile};
     const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
       multiply(d, work.blocks, first_row, at, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#elif LAST_RUN < TAP_RUN
+    const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      const i32 runs = p.classes[0].taps[SPATIAL - 1].divisor;
+      tile.uneven_sum<LAST_RUN * PixelStage::TAP_STEPS>(d, work.blocks, runs, first_row, at,
+                                                        Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #else

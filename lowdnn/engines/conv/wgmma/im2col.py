@@ -33,7 +33,8 @@ class AxisClass:
 
     extent: pixels; pixel o is output pixel ``o * step + origin``.  stride, lower: pixel o is at image position ``o *
     stride + lower``.  taps: number of taps; tap t reads ``first_offset + t * offset_step`` positions further on and is
-    tap ``first_tap + t * tap_step`` of the filter.  run: taps that are read from one window of pixels.
+    tap ``first_tap + t * tap_step`` of the filter.  run: taps that are read from one window of pixels; the last window
+    may have fewer.
     """
 
     extent: int
@@ -56,6 +57,11 @@ class AxisClass:
     def reach(self) -> int:
         """The greatest offset of a tap."""
         return self.first_offset + max(self.taps - 1, 0) * self.offset_step
+
+    @property
+    def runs(self) -> int:
+        """Windows, or taps where these share none."""
+        return ceil_div(self.taps, self.run)
 
     def below(self, lower: int) -> AxisClass:
         """The pixels and taps, counted from a lower position."""
@@ -96,15 +102,17 @@ class AxisClass:
             first_offset=0,
         )
 
-    def with_windows(self, image_extent: int) -> AxisClass:
-        """The axis, of stride 1, with all taps read from one window that begins at its own corner.
+    def with_windows(self, image_extent: int, run: int) -> AxisClass:
+        """The axis, of stride 1, with ``run`` taps read from one window that begins at the first one's pixels.
 
-        A line is longer by as much as makes a window that runs on into the next line read padding there, for every tap
-        of an output.
+        A line is longer by as much as keeps windows inside of it. One window of all taps may run on into the next
+        line where it reads padding there, for every tap of an output.
         """
-        padding = min(-self.lower, self.upper + self.reach - (image_extent - 1))
-        added = min(max(self.reach - padding, 0), self.reach)
-        return replace(self, extent=self.extent + added, run=self.taps)
+        added = (run - 1) * self.offset_step
+        if run == self.taps:
+            padding = min(-self.lower, self.upper + self.reach - (image_extent - 1))
+            added = min(max(self.reach - padding, 0), self.reach)
+        return replace(self, extent=self.extent + added, run=run)
 
 
 @dataclass(frozen=True)
@@ -125,11 +133,11 @@ class PixelClass:
     @cached_property
     def runs(self) -> int:
         """Runs of taps that are read together."""
-        return prod(axis.taps // axis.run for axis in self.axes)
+        return prod(axis.runs for axis in self.axes)
 
-    def with_windows(self, image_extent: int) -> PixelClass:
-        """The class with the taps of the last axis read from one window of pixels."""
-        return PixelClass((*self.axes[:-1], self.axes[-1].with_windows(image_extent)))
+    def with_windows(self, image_extent: int, run: int) -> PixelClass:
+        """The class with ``run`` taps of the last axis read from one window of pixels."""
+        return PixelClass((*self.axes[:-1], self.axes[-1].with_windows(image_extent, run)))
 
     def pixels(self, images: int) -> int:
         return images * prod(self.extents)
@@ -141,7 +149,7 @@ class PixelClass:
         """
         pitches = [prod(filter_taps[place + 1 :]) for place in range(len(filter_taps))]
         first_filter = sum(axis.first_tap * pitch for axis, pitch in zip(self.axes, pitches, strict=True))
-        counts = [axis.taps // axis.run for axis in self.axes] if self.taps else [1] * len(self.axes)
+        counts = [axis.runs for axis in self.axes] if self.taps else [1] * len(self.axes)
         return Struct(
             (
                 *(Struct(divider(axis.extent)) for axis in self.axes),

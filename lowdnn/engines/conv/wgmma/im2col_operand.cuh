@@ -10,7 +10,8 @@
 //
 // The taps of a run share one window of pixels: each tap reads `distance` pixels after the tap before it. For that, a
 // class has more pixels in a line than there are outputs; where a window runs on into the next line, a tap of an output
-// reads padding there.
+// reads padding there. The last run of a line of taps may have fewer: what is loaded of a filter's further taps is not
+// multiplied.
 
 #pragma once
 
@@ -20,8 +21,8 @@
 // The pixels of one class and their taps. Axes are the spatial ones, outermost first.
 //
 // Pixel (image, o) is at o * stride + lower in the im2col map's box. Tap t of the class is first_offset + t *
-// offset_step positions further on, and is tap first_filter + sum of t * filter_step of the filter. A run counts as one
-// tap.
+// offset_step positions further on, and is tap first_filter + sum of t * filter_step of the filter. taps, tap_count: a
+// run counts as one tap.
 template <int AXES> struct PixelClass {
   Divider extent[AXES];  // pixels of an image
   u32 pixels;  // pixels of all images
@@ -44,8 +45,9 @@ template <int AXES> struct PixelClass {
   }
 };
 
-// The current k block of a class: block of channels, and tap along each axis.
-template <int AXES, int K> struct TapWalk {
+// The current k block of a class: block of channels, and tap along each axis, or the number of its run of RUN taps along
+// the last one.
+template <int AXES, int K, int RUN = 1> struct TapWalk {
   i32 tap[AXES];
   i32 channel;
 
@@ -73,18 +75,21 @@ template <int AXES, int K> struct TapWalk {
   __device__ __forceinline__ i32 filter_tap(const PixelClass<AXES>& pixels) const {
     i32 found = pixels.first_filter;
 #pragma unroll
-    for (int axis = 0; axis < AXES; ++axis) found += tap[axis] * pixels.filter_step[axis];
+    for (int axis = 0; axis < AXES; ++axis) found += first_tap(axis) * pixels.filter_step[axis];
     return found;
   }
 
   __device__ __forceinline__ u16 offset(const PixelClass<AXES>& pixels, int axis) const {
-    return u16(pixels.first_offset[axis] + tap[axis] * pixels.offset_step[axis]);
+    return u16(pixels.first_offset[axis] + first_tap(axis) * pixels.offset_step[axis]);
   }
+
+ private:
+  __device__ __forceinline__ i32 first_tap(int axis) const { return tap[axis] * (axis == AXES - 1 ? RUN : 1); }
 };
 
 // PIXELS pixels from the first row (IS_A) or column of a tile on, channels along k; each of SHARERS blocks loads PIXELS
 // / SHARERS of them. A map's columns are PIXELS / SHARERS pixels of a stage's row of channels.
-template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> struct Im2colOperand {
+template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES, int RUN> struct Im2colOperand {
   static constexpr int OWN = PIXELS / SHARERS;
 
   const TensorMap* maps;
@@ -93,7 +98,7 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
   Share share;
   const TensorMap* map;
   const PixelClass<AXES>* pixels;
-  TapWalk<AXES, K> walk;
+  TapWalk<AXES, K, RUN> walk;
   i32 base[AXES], image, first_channel;
 
   __device__ __forceinline__ Im2colOperand(const TensorMap* maps, const PixelClass<AXES>* classes, i32 group_channels,
@@ -141,7 +146,7 @@ struct FilterOperand {
   i32 group_lines, group_depth;
   Share share;
   const PixelClass<AXES>* pixels;
-  TapWalk<AXES, K> walk;
+  TapWalk<AXES, K, RUN> walk;
   i32 line, first_k;
 
   __device__ __forceinline__ FilterOperand(const TensorMap& map, const PixelClass<AXES>* classes, i32 group_lines,

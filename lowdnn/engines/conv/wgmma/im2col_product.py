@@ -45,8 +45,11 @@ from lowdnn.ops.convolution_forward import ConvolutionForward
 _MAX_CLASSES = 64
 #: Most classes with a store by tensor maps, which are parameters as well.
 _MAX_MAPPED_CLASSES = 16
-#: Most taps of one window.
+#: Most taps that one window has all of.
 _MAX_WINDOW_TAPS = 7
+#: Taps of windows that have not all of them. The more a window has, the less is loaded for each, but the longer are the
+#: lines, whose tiles may take one more wave.
+_RUNS = (4, 3, 2)
 #: Most pixels that a window has in addition to a tile's.
 _MAX_REACH = 32
 #: Most bytes of a resident filter.
@@ -174,15 +177,19 @@ class Im2colProduct:
 
     @cached_property
     def variants(self) -> tuple[Im2colProduct, ...]:
-        """Variants: operands read tap by tap; taps of the last axis from one window; a resident filter."""
+        """Variants: operands read tap by tap; taps of the last axis from one window, or from windows of ``_RUNS`` taps;
+        a resident filter.
+        """
         operands, windows = self.operands, self._with_windows
         if operands.instruction.is_split:
             return (self,)
-        if windows is None:
+        if not windows:
             return (self, replace(self, keeps_filter=True)) if self._may_keep_columns else (self,)
-        kept_bytes = windows.classes[0].taps * operands.chunks * WARPGROUP_ROWS * operands.row_bytes
+        kept_bytes = windows[0].classes[0].taps * operands.chunks * WARPGROUP_ROWS * operands.row_bytes
         stays = operands.groups == 1 and operands.filter.lines <= WARPGROUP_ROWS and kept_bytes <= _MAX_RESIDENT_BYTES
-        return (self, windows, replace(windows, keeps_filter=True)) if stays else (self, windows)
+        if len(windows) > 1 or not stays:
+            return (self, *windows)
+        return (self, *windows, replace(windows[0], keeps_filter=True))
 
     @cached_property
     def with_split_edges(self) -> Im2colProduct | None:
@@ -218,28 +225,33 @@ class Im2colProduct:
         return prod(self.filter_taps) == 1 and operands.groups == 1 and is_plain and is_small and not has_whole_lines
 
     @cached_property
-    def _with_windows(self) -> Im2colProduct | None:
-        """The product with windows; None if the taps of the last axis do not share a window of pixels."""
+    def _with_windows(self) -> tuple[Im2colProduct, ...]:
+        """The product with windows of all taps of the last axis, or of fewer; none if taps do not share pixels."""
         if self.turned:
             turned = self.turned.with_k(self.operands.stage_k)
             return replace(turned, is_promoted=self.is_promoted)._with_windows
         last = self.classes[0].axes[-1]
         is_one_class = len(self.classes) == 1 and not self.steps
-        if not is_one_class or self.pixels_are_columns or self.reductions or last.stride > 1:
-            return None
+        if not is_one_class or self.pixels_are_columns or self.reductions or last.stride > 1 or last.taps == 1:
+            return ()
         if self.operands.converted is not None and not self._converts_windows:
-            return None
-        if not 1 < last.taps <= _MAX_WINDOW_TAPS or last.reach > _MAX_REACH:
-            return None
-        windows = self.classes[0].with_windows(self.operands.image.tensor.dims[-1])
-        found = replace(self, classes=(windows,), output=line_rows(self.dag, self.operands.groups))
-        return None if found.walked_pixels > MAX_INDEX or found._map_problem() else found
+            return ()
+        runs = (last.taps,) if last.taps <= _MAX_WINDOW_TAPS else _RUNS
+        image_extent, output = self.operands.image.tensor.dims[-1], line_rows(self.dag, self.operands.groups)
+        found = [
+            replace(self, classes=(self.classes[0].with_windows(image_extent, run),), output=output)
+            for run in runs
+            if (run - 1) * last.offset_step <= _MAX_REACH
+        ]
+        return tuple(one for one in found if one.walked_pixels <= MAX_INDEX and not one._map_problem())
 
     @property
     def _converts_windows(self) -> bool:
         """Whether windows can be converted in place, in registers that an operand of the output's size would take."""
         converted = self.operands.converted
         if converted is None or not self.operands.converts_image or not converted.allows_in_place:
+            return False
+        if self.classes[0].axes[-1].taps > _MAX_WINDOW_TAPS:
             return False
         return all(tensor.dims != self.dag.dims for tensor in self.dag.loads)
 

@@ -205,7 +205,7 @@ def _knobs(choice: Im2colChoice) -> tuple[Knob, ...]:
             KnobType.SPECFILT,
             tuple(range(len(product.variants))),
             variant,
-            "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one "
+            "1: taps of the last axis that has several share windows of pixels, k in one part, or a filter of one "
             "tap stays in shared memory; 2: with swap, it stays with windows",
         ),
         Knob(
@@ -234,6 +234,7 @@ class Params:
     PIXEL_CLASSES: int
     MAPS: int
     TAP_RUN: int
+    LAST_RUN: int
     TAP_DISTANCE: int
     WINDOW_PIXELS: int
     RESIDENT_BLOCKS: int
@@ -308,6 +309,7 @@ class _Cut(WgmmaCut):
             PIXEL_CLASSES=len(product.classes),
             MAPS=len(operands.image.corners(product.classes)),
             TAP_RUN=tile.taps,
+            LAST_RUN=(product.classes[0].axes[-1].taps - 1) % tile.taps + 1 if tile.window else 1,
             TAP_DISTANCE=distance,
             WINDOW_PIXELS=self._stage_pixels,
             RESIDENT_BLOCKS=tile.resident_blocks,
@@ -320,7 +322,7 @@ class _Cut(WgmmaCut):
         )
         classes = f"_x{params.PIXEL_CLASSES}m{params.MAPS}" if product.steps else ""
         if tile.window:
-            classes = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}"
+            classes = f"_r{params.TAP_RUN}l{params.LAST_RUN}x{params.TAP_DISTANCE}"
         space = f"{product.output.row_axes}of{product.output.space.rank}"
         ending = f"{stored.label}_v{stored.vector}_sm90a_{stored.functor.digest}"
         if self.splits > 1:

@@ -242,17 +242,27 @@ struct TileWgmma {
   __device__ __forceinline__ void plain_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, u32 first_row,
                                             Position& at, const Multiply& multiply, const Prepare& prepare,
                                             const Issued& issued) const {
-    u32 previous = at.stage;
-    issue(d, 0, first_row, at, false, multiply, prepare);
-    for (i32 block = 1; block < blocks; ++block) {
-      issue(d, block, first_row, at, true, multiply, prepare);
-      wgmma_wait<1>();
-      release(previous);
-      previous = at.stage == 0 ? RING - 1 : at.stage - 1;
-    }
-    issued();
-    wgmma_wait<0>();
-    release(previous);
+    const auto issue_block = [&](i32 block) {
+      issue<STEPS>(d, block, first_row, at, block > 0, multiply, prepare);
+    };
+    sum_blocks(blocks, at, issue_block, issued);
+  }
+
+  // The same of lines of `period` k blocks, at least 2, the last of which has LAST_STEPS steps.
+  template <int LAST_STEPS, class Multiply, class Issued>
+  __device__ __forceinline__ void uneven_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, i32 period,
+                                             u32 first_row, Position& at, const Multiply& multiply,
+                                             const Issued& issued) const {
+    i32 left = period;
+    const auto issue_block = [&](i32 block) {
+      if (--left > 0) {
+        issue<STEPS>(d, block, first_row, at, block > 0, multiply, [](u32) {});
+      } else {
+        issue<LAST_STEPS>(d, block, first_row, at, true, multiply, [](u32) {});
+        left = period;
+      }
+    };
+    sum_blocks(blocks, at, issue_block, issued);
   }
 
   // Waits until a stage's operands have arrived, and returns its address.
@@ -294,7 +304,7 @@ struct TileWgmma {
     for (i32 block = 0; block < blocks; ++block) {
       Accumulator stage_sum[PARTS][COLUMNS / 2];
       const u32 stage = at.stage;
-      issue(stage_sum, block, first_row, at, false, multiply, [](u32) {});
+      issue<STEPS>(stage_sum, block, first_row, at, false, multiply, [](u32) {});
       if (block == blocks - 1) issued();
       wgmma_wait<0>();
       release(stage);
@@ -303,7 +313,25 @@ struct TileWgmma {
     }
   }
 
-  template <class Multiply, class Prepare>
+  // See plain_sum. issue_block(block) issues the multiplications of a k block.
+  template <class IssueBlock, class Issued>
+  __device__ __forceinline__ void sum_blocks(i32 blocks, Position& at, const IssueBlock& issue_block,
+                                             const Issued& issued) const {
+    u32 previous = at.stage;
+    issue_block(0);
+    for (i32 block = 1; block < blocks; ++block) {
+      issue_block(block);
+      wgmma_wait<1>();
+      release(previous);
+      previous = at.stage == 0 ? RING - 1 : at.stage - 1;
+    }
+    issued();
+    wgmma_wait<0>();
+    release(previous);
+  }
+
+  // Issues the first BLOCK_STEPS steps of a k block.
+  template <int BLOCK_STEPS, class Multiply, class Prepare>
   __device__ __forceinline__ void issue(Accumulator (&d)[PARTS][COLUMNS / 2], u32 block, u32 first_row, Position& at,
                                         bool accumulate, const Multiply& multiply, const Prepare& prepare) const {
     const u32 stage = wait_full(at);
@@ -313,7 +341,7 @@ struct TileWgmma {
     const u64 b = StageB::descriptor(B_IS_RESIDENT ? kept : stage + STAGE_A_BYTES);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
+    for (int step = 0; step < BLOCK_STEPS; ++step) {
 #pragma unroll
       for (int part = 0; part < PARTS; ++part) {
         multiply(d[part], a + StageA::offset(part * 64, step), b + StageB::offset(0, step), accumulate || step);

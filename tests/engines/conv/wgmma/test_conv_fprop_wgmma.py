@@ -136,6 +136,21 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "way", "swap"),
+    [
+        ("c=64 hw=5x13 k=64 rs=2x11 pad=1x5 dtype=fp16 epilogue=bias+relu", 1, 0),
+        ("c=72 hw=3x20 k=40 rs=1x8 pad=0x3 mode=flipped dtype=bf16", 1, 1),
+        ("c=64 hw=40 k=16 rs=13 pad=6 dil=2 dtype=e4m3 out=bf16", 2, 1),
+        ("c=20 hw=14x4 k=64 rs=9x1 pad=2x0 dtype=bf16", 2, 0),
+        ("c=24 hw=3x3x9 k=24 rs=2x1x9 pad=1x0x7:0 dtype=fp32", 3, 0),
+    ],
+)
+def test_windows_of_fewer_taps(racing: Runtime, line: str, way: int, swap: int) -> None:
+    """Filters of more taps along an axis than a window has, with a last window that has all or fewer."""
+    check(racing, f"conv n=2 {line}", SPECFILT=way, SWAP_AB=swap, **tile(64, 64, 1))
+
+
+@pytest.mark.parametrize(
     ("line", "swap"),
     in_turn(
         [
@@ -235,9 +250,17 @@ def test_few_stages_are_not_half_empty(channels: int, depth: int) -> None:
 def test_few_filters_have_windows() -> None:
     graph = parse_case("conv n=128 c=64 hw=112x112 k=64 rs=3x3 pad=1 dtype=bf16").graph()
     assert {knob.type: knob.default for knob in ENGINE.knobs(graph, SM_90A)}[KnobType.SPECFILT]
-    for filters in ("rs=3x3 stride=2", "rs=3x1 stride=2x1", "rs=1x8", "rs=3x3 dil=17", "rs=3x3 layout=nchw"):
+    for filters in ("rs=3x3 stride=2", "rs=3x1 stride=2x1", "rs=3x3 dil=17", "rs=3x3 layout=nchw"):
         graph = parse_case(f"conv n=2 c=64 hw=40x40 k=64 {filters} dtype=bf16").graph()
         assert next(knob for knob in ENGINE.knobs(graph, SM_90A) if knob.type is KnobType.SPECFILT).values == (0,)
+
+
+def test_wide_filters_have_windows_of_fewer_taps() -> None:
+    graph = parse_case("conv n=8 c=64 hw=64x64 k=64 rs=31x31 pad=15 dtype=fp16").graph()
+    for place, taps in enumerate((4, 3, 2), 1):
+        (kernel,) = ENGINE.plan(graph, SM_90A, {KnobType.SPECFILT: place, KnobType.STAGES: 2}).kernels
+        assert dict(kernel.parameters)["TAP_RUN"] == taps
+        assert dict(kernel.parameters)["LAST_RUN"] == 31 - 30 // taps * taps
 
 
 @pytest.mark.parametrize(("layer", "stays"), [("c=24 hw=56x56 k=144", 1), ("c=240 hw=14x14 k=80", 0)])
