@@ -90,6 +90,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
     name = "matmul_wgmma"
     index = 7
     terms: ClassVar[int] = 1
+    in_parts: int | None = None
     numerical_notes: tuple[NumericalNote, ...] = (
         *tiles.NUMERICAL_NOTES,
         NumericalNote.REDUCED_PRECISION_REDUCTION,
@@ -151,7 +152,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if reason := refuse_nothing(anchor, matched.epilogue.dims):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
-        problem = _Problem.of(matched, kind)
+        problem = _Problem.of(matched, kind, self.in_parts)
         if isinstance(problem, str):
             return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT)
         refused = problem.space.extent_problem(problem.rows.depth) or problem.split_problem
@@ -169,6 +170,10 @@ class MatmulWgmmaTf32x3(MatmulWgmma, Floored):
     index = 66
     terms: ClassVar[int] = TRUE_FP32_TERMS
     numerical_notes = tiles.TRUE_FP32_NOTES
+
+    def __init__(self, in_parts: int | None = None) -> None:
+        """in_parts: the uid of an operand with contiguous k that lies in memory as ``gemm/tf32_split.py`` stores it."""
+        self.in_parts = in_parts
 
     def floor(self, contraction: Contraction) -> Floor:
         return Floor(Multipliers.fastest(self.terms), waste=self.terms)
@@ -188,9 +193,12 @@ class _Problem:
     rows: WgmmaOperand
     columns: WgmmaOperand
     reductions: EpilogueReductions
+    in_parts: int | None
 
     @classmethod
-    def of(cls, matched: AnchoredWithReductions[MatmulOperation], kind: WgmmaType) -> _Problem | str:
+    def of(
+        cls, matched: AnchoredWithReductions[MatmulOperation], kind: WgmmaType, in_parts: int | None
+    ) -> _Problem | str:
         """The problem, or why an operand can be neither read in place nor repacked, or a reduction not be computed."""
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
@@ -217,6 +225,7 @@ class _Problem:
             rows.over(space.row_strides[: space.batch_axes] or (0,), space.row_stride, space.rows),
             columns.over(space.column_strides[: space.batch_axes] or (0,), columns.stride, space.columns),
             reductions,
+            in_parts,
         )
 
     @property
@@ -291,8 +300,10 @@ class _Problem:
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:
         """Whether transposed tiles are faster. With few rows they may be, as tiles have at least 64 rows but may have 8
-        columns; with many rows they are tried if ``may_transpose`` holds.
+        columns; with many rows they are tried if ``may_transpose`` holds. An operand in parts gives the columns.
         """
+        if self.in_parts is not None:
+            return self.columns.tensor.uid != self.in_parts
         has_few_rows = self.space.rows <= min(self.space.columns, _MAX_TRANSPOSED_ROWS)
         if not has_few_rows and not wgmma_model.may_transpose(self.product(False)):
             return False
@@ -349,7 +360,8 @@ class _Cut(WgmmaCut):
         parts = PlanParts()
         space, stored_bytes = self.problem.space, moved_bytes(self.problem.dag)
         batches = self.problem.batch_extents
-        maps = operand_maps(parts, self.tile, self.problem.kind, self.operands, (batches, batches))
+        is_split = self.problem.in_parts is not None
+        maps = operand_maps(parts, self.tile, self.problem.kind, self.operands, (batches, batches), is_split=is_split)
         kernel = parts.kernel(self._kernel())
         if not self.is_split:
             reductions, grid = self.problem.reductions, self.schedule.grid(arch.sm_count)

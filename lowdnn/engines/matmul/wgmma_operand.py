@@ -147,17 +147,20 @@ def operand_maps(
     operands: tuple[WgmmaOperand, WgmmaOperand],
     batches: tuple[tuple[int, ...], tuple[int, ...]],
     p_at: Pointer | None = None,
+    *,
+    is_split: bool = False,
 ) -> tuple[TensorMap, TensorMap]:
     """Maps of the operands P (m x k) and Q (k x n) for ``tile``, after launches that repack them if necessary.
 
     batches: the extents of each operand's batch axes.  p_at: P's pointer, unless it is read in place or repacked.
+    is_split: Q lies in parts already.
     """
     p, q = operands
     p_at = p_at or packed_operand(parts, p.tensor.uid, p.packing, overlaps=True)
     q_at = packed_operand(parts, q.tensor.uid, q.packing, overlaps=True)
     if kind.is_split:
         split, q = q.in_parts(batches[1])
-        q_at = split.add_to(parts, q_at)
+        q_at = q_at if is_split else split.add_to(parts, q_at)
     return (
         TensorMap(p_at, p.layout(kind.map_type, batches[0], tile.m, kind.stage_k, tile.cluster_n)),
         TensorMap(q_at, q.layout(kind.map_type, batches[1], tile.n, kind.stage_k, tile.cluster_m)),

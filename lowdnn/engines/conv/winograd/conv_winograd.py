@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Anchors, Choices, Engine, OptIn, Refusal
+from lowdnn.engines.base import Anchors, Choices, Engine, Knob, OptIn, Refusal
 from lowdnn.engines.conv.implicit_gemm.data_gradient_views import data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.winograd.transformed import Grid, Matrix, Output, Stored, Transform
@@ -33,9 +33,11 @@ from lowdnn.engines.gemm import simt_tile
 from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import ceil_div
 from lowdnn.engines.limits import fused
+from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmmaTf32x3
+from lowdnn.engines.model.plan_time import launch_us
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
-from lowdnn.enums import ConvolutionMode, DataType, NumericalNote
+from lowdnn.enums import ConvolutionMode, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, match_anchored
 from lowdnn.ops.base import inputs_of
@@ -58,12 +60,15 @@ _FIRST = 1
 _SECOND = 2
 #: The uid of the products' results.
 _PRODUCTS = 3
+#: The engines of true fp32 that take the second factor in parts.
+_TRUE_IN_PARTS = (MatmulWgmmaTf32x3(in_parts=_SECOND),)
 
 
 class ConvWinograd(ProblemEngine["_Problem"], Floored):
     """See the module's docstring.
 
     engines: the engines that may compute the products.  types: types of the operands that it takes.
+    in_parts: engines that take the second factor in parts, if there are any.
     results: M, the results of a tile along an axis.
     tile_notes: the numerical notes of tiles of that size.
     """
@@ -73,6 +78,7 @@ class ConvWinograd(ProblemEngine["_Problem"], Floored):
     types: ClassVar[tuple[DataType, ...]] = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
     results: ClassVar[int]
     tile_notes: ClassVar[tuple[NumericalNote, ...]]
+    in_parts: ClassVar[tuple[Engine, ...]] = ()
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)
@@ -90,24 +96,41 @@ class ConvWinograd(ProblemEngine["_Problem"], Floored):
         problem = _problem_of(matched, self.results)
         if isinstance(problem, str):
             return Refusal(self.name, problem)
-        if (most := max(stored.grid.items for stored in problem.stored)) > MAX_INDEX:
+        if (most := problem.items) > MAX_INDEX:
             refused = f"{operation.label}: expected at most {MAX_INDEX} tiles of all channels, got {most}"
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
-        reasons = refusals(self._engines, problem.product, arch)
-        return Refusal(self.name, f"no engine takes the products: {reasons}") if reasons else problem
+        if reasons := refusals(self._engines, problem.product, arch):
+            return Refusal(self.name, f"no engine takes the products: {reasons}")
+        split = problem.split
+        takes_parts = self.in_parts and split.items <= MAX_INDEX and not refusals(self.in_parts, split.product, arch)
+        return replace(problem, may_split=bool(takes_parts))
 
     def floor(self, contraction: Contraction) -> Floor:
         """Two launches for factors, one for products, one for results."""
         alpha = self.results + _TAPS - 1
         return Floor(Multipliers.FASTEST, launches=4, waste=(alpha / (self.results * _TAPS)) ** 2)
 
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        """KERNEL_CFG, where the second factor may come in parts; the default is faster by the model."""
+        if not problem.may_split:
+            return ()
+
+        def microseconds(is_split: int) -> float:
+            launches = self.parts(problem, arch, {KnobType.KERNEL_CFG: is_split}).launches
+            return sum(launch_us(launch, arch) for launch in launches)
+
+        best = min((1, 0), key=microseconds)
+        return (Knob("in_parts", KnobType.KERNEL_CFG, (0, 1), best, "1: the second factor is stored in parts"),)
+
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """The launches of both transforms, those of the products' plan, and the one of the results."""
+        is_split = bool(chosen.get(KnobType.KERNEL_CFG, 0))
+        engines, problem = (self.in_parts, problem.split) if is_split else (self._engines, problem)
         parts = PlanParts()
         at = {stored.uid: parts.reserve(stored.size_bytes) for stored in problem.stored}
         for transform in problem.transforms:
             parts.add(transform.kernel, transform.launch(at[transform.stored.uid]))
-        product = fastest_plan(self._engines, problem.product, arch)
+        product = fastest_plan(engines, problem.product, arch)
         parts.add_plan(product, at)
         parts.add(*problem.output.step(at[_PRODUCTS]))
         parts.launches = list(map(problem.placed, parts.launches))
@@ -142,6 +165,7 @@ class ConvWinograd2x2Fp32(ConvWinograd):
     index = 64
     results = 2
     types = (DataType.FLOAT,)
+    in_parts = _TRUE_IN_PARTS
     tile_notes = WINOGRAD_4X4
     numerical_notes = (NumericalNote.TF32X3, *WINOGRAD_4X4)
 
@@ -153,6 +177,7 @@ class ConvWinograd4x4Fp32(ConvWinograd):
     index = 65
     results = 4
     types = (DataType.FLOAT,)
+    in_parts = _TRUE_IN_PARTS
     tile_notes = _WINOGRAD_6X6
     numerical_notes = (NumericalNote.TF32X3, *_WINOGRAD_6X6)
 
@@ -164,12 +189,32 @@ class _Problem:
     transforms: the factors of both operands.  sums_over_tiles: whether products sum over tiles, as a filter's gradient
     does.
     view: the forward convolution over parts of the graph's tensors whose factors they are, if they are parts.
+    may_split: whether an engine takes the products of ``split``.
     """
 
     transforms: tuple[Transform, Transform]
     output: Output
     sums_over_tiles: bool
     view: ForwardView | None = None
+    may_split: bool = False
+
+    @cached_property
+    def split(self) -> _Problem:
+        """The same with contiguous rows of the axis that products sum over, those of the second factor in parts.
+
+        It is worked out once, as ``product`` is.
+        """
+        first, second = self.transforms
+        if self.sums_over_tiles:
+            first = _in_rows_of_tiles(first)
+            second = _in_rows_of_tiles(second)
+        second = replace(second, stored=replace(second.stored, is_blocked=True, is_split=True))
+        return replace(self, transforms=(first, second))
+
+    @property
+    def items(self) -> int:
+        """The most items of a launch."""
+        return max(stored.items for stored in self.stored)
 
     @property
     def stored(self) -> tuple[Stored, ...]:
@@ -242,6 +287,15 @@ def _filter_gradient(
     filters, channels, *_ = matched.epilogue.dims
     products = Stored(_PRODUCTS, DataType.FLOAT, alpha, Grid(filters, 1, 1, channels, False))
     return _Problem((response, image), Output(matched.epilogue, Matrix.TAPS, products), sums_over_tiles=True)
+
+
+def _in_rows_of_tiles(transform: Transform) -> Transform:
+    """Its factors with contiguous tiles."""
+    stored = transform.stored
+    grid = replace(stored.grid, channels_first=True)
+    return replace(
+        transform, stored=replace(stored, grid=grid, is_blocked=True), is_turned=not stored.grid.channels_first
+    )
 
 
 def has_channels_last(tensor: Tensor) -> bool:

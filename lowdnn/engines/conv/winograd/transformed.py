@@ -12,6 +12,7 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import generate
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.launch import ACCESS_BYTES, bytes_touched, ceil_div, divider, i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
@@ -19,6 +20,8 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 _THREADS = 256
+#: Tiles and channels of a block that turns them.
+_TURNED_TILES, _TURNED_CHANNELS = 32, 8
 _WORKSPACE_ALIGNMENT_BYTES = 256
 #: The functor's axis along which ``winograd_output`` hands in elements, one by one.
 _CHANNEL_AXIS = 1
@@ -62,8 +65,13 @@ class Grid:
         return self.tiles if self.channels_first else self.channels
 
     @property
-    def dividers(self) -> tuple[Struct, ...]:
-        return tuple(Struct(divider(extent)) for extent in (self.fast, self.images, self.rows, self.columns))
+    def lines(self) -> int:
+        """The extent of the other axis."""
+        return self.channels if self.channels_first else self.tiles
+
+    def dividers(self, fast: int) -> tuple[Struct, ...]:
+        """fast: the extent of the axis along which threads are neighbours."""
+        return tuple(Struct(divider(extent)) for extent in (fast, self.images, self.rows, self.columns))
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class Stored:
 
     chunk: channels of a tile that lie together, channels last: a matrix has them for all tiles, then the next so many.
     0: all channels lie together.
+    is_blocked: rows are padded with zeros to whole blocks of a K-major operand.  is_split: the blocks of FLOAT lie in
+    parts, as those of ``gemm/tf32_split.py`` do, which strides leave out of account.
     """
 
     uid: int
@@ -79,6 +89,26 @@ class Stored:
     alpha: int
     grid: Grid
     chunk: int = 0
+    is_blocked: bool = False
+    is_split: bool = False
+
+    @property
+    def block(self) -> int:
+        """Elements of a block of k."""
+        return STAGE_ROW_BYTES // dtypes.info(self.data_type).size_bytes
+
+    @property
+    def fast(self) -> int:
+        """Elements of a row, with those of its padding that are zeros."""
+        return ceil_div(self.grid.fast, self.block) * self.block if self.is_blocked else self.grid.fast
+
+    @property
+    def items(self) -> int:
+        return self.grid.lines * self.fast
+
+    @property
+    def parts(self) -> int:
+        return 2 if self.is_split else 1
 
     @cached_property
     def strides(self) -> tuple[int, int, int]:
@@ -86,18 +116,18 @@ class Stored:
         if self.chunk:
             return self.grid.items, self.chunk, 1
         unit = ACCESS_BYTES // dtypes.info(self.data_type).size_bytes
-        pitch = ceil_div(self.grid.fast, unit) * unit
+        pitch = ceil_div(self.fast, unit) * unit
         grid = self.grid
         return (grid.channels * pitch, 1, pitch) if grid.channels_first else (grid.tiles * pitch, pitch, 1)
 
     @property
     def chunk_stride(self) -> int:
-        """Elements from one chunk to the next."""
-        return self.grid.tiles * self.chunk
+        """Elements from one chunk, or block in parts, to the next."""
+        return 2 * self.block if self.is_split else self.grid.tiles * self.chunk
 
     @property
     def size_bytes(self) -> int:
-        return self.alpha**2 * self.strides[0] * dtypes.info(self.data_type).size_bytes
+        return self.alpha**2 * self.strides[0] * self.parts * dtypes.info(self.data_type).size_bytes
 
     def tensor(self, *, is_transposed: bool) -> Tensor:
         """The operand of a product with rows of tiles and columns of channels, or the other way round."""
@@ -118,7 +148,9 @@ class TransformParams:
     INPUTS: int
     STEP: int
     CHANNELS_FIRST: int
+    TURNED: int
     CHUNK: int
+    PARTS: int
 
 
 @dataclass(frozen=True)
@@ -126,6 +158,7 @@ class Transform:
     """The tiles of ``source``, (images, channels, rows, columns), times ``matrix`` along both axes.
 
     step, origin: tile (i, j) begins at (i, j) * step + origin.  is_flipped: rows and columns are walked backwards.
+    is_turned: neighbours in memory are channels of ``source``, but tiles of ``stored``, which is blocked.
     """
 
     source: Tensor
@@ -134,14 +167,25 @@ class Transform:
     origin: tuple[int, int]
     is_flipped: bool
     stored: Stored
+    is_turned: bool = False
 
     @property
     def kernel(self) -> KernelRef:
         alpha, grid = self.stored.alpha, self.stored.grid
         info = dtypes.info(self.source.data_type)
-        columns, chunk = self.matrix.columns(alpha), self.stored.chunk
-        params = TransformParams(info.c_type, alpha, self.matrix, columns, self.step, int(grid.channels_first), chunk)
-        order = "t" if grid.channels_first else f"c{chunk or ''}"
+        is_split = self.stored.is_split
+        params = TransformParams(
+            TYPE=info.c_type,
+            ALPHA=alpha,
+            MATRIX=self.matrix,
+            INPUTS=self.matrix.columns(alpha),
+            STEP=self.step,
+            CHANNELS_FIRST=int(grid.channels_first),
+            TURNED=int(self.is_turned),
+            CHUNK=self.stored.block if is_split else self.stored.chunk,
+            PARTS=int(is_split),
+        )
+        order = f"{'ct' if self.is_turned else 't' if grid.channels_first else 'c'}{params.CHUNK or ''}{'p' * is_split}"
         return KernelRef(
             name=f"winograd_transform_{info.short_name}_{alpha}x{alpha}_{self.matrix.lower()}{self.step}_{order}_sm80",
             source="conv/winograd/winograd_transform.cu",
@@ -151,22 +195,26 @@ class Transform:
 
     def launch(self, at_bytes: int) -> Launch:
         """The launch that stores the factors at ``at_bytes`` of the workspace."""
-        grid, (*_, rows, columns) = self.stored.grid, self.source.dims
+        stored, grid, (*_, rows, columns) = self.stored, self.stored.grid, self.source.dims
         strides, offset = list(self.source.strides), 0
         if self.is_flipped:
             offset = (rows - 1) * strides[2] + (columns - 1) * strides[3]
             strides[2:] = [-stride for stride in strides[2:]]
+        product, tile, channel = stored.strides
+        pitch = channel if grid.channels_first else tile
+        channel_blocks = ceil_div(grid.channels, _TURNED_CHANNELS)
         arguments = Struct(
             (
                 TensorPointer(self.source.uid, offset * self.source.element_bytes),
                 WorkspacePointer(at_bytes),
-                *i64((*strides, *self.stored.strides, self.stored.chunk_stride)),
+                *i64((*strides, product * stored.parts, pitch * stored.parts, stored.chunk_stride)),
                 *i32((*self.source.dims, *self.origin)),
-                *grid.dividers,
-                *i32((grid.items,)),
+                *grid.dividers(channel_blocks if self.is_turned else stored.fast),
+                *i32((stored.items,)),
             )
         )
-        return _launch(grid, arguments, bytes_touched(self.source) + self.stored.size_bytes, self.stored.alpha)
+        blocks = ceil_div(stored.fast, _TURNED_TILES) * channel_blocks if self.is_turned else _blocks(stored)
+        return _launch(stored, blocks, arguments, bytes_touched(self.source) + stored.size_bytes)
 
 
 @dataclass(frozen=True)
@@ -205,15 +253,20 @@ class Output:
                 WorkspacePointer(at_bytes),
                 *i64(self.stored.strides),
                 *i32(self.dag.dims[2:]),
-                *grid.dividers,
+                *grid.dividers(grid.fast),
                 *i32((grid.items,)),
                 functor.arguments,
             )
         )
-        return kernel, _launch(grid, arguments, self.stored.size_bytes + moved_bytes(self.dag), alpha)
+        transferred_bytes = self.stored.size_bytes + moved_bytes(self.dag)
+        return kernel, _launch(self.stored, _blocks(self.stored), arguments, transferred_bytes)
 
 
-def _launch(grid: Grid, arguments: Struct, transferred_bytes: int, alpha: int) -> Launch:
+def _blocks(stored: Stored) -> int:
+    return ceil_div(stored.items, _THREADS)
+
+
+def _launch(stored: Stored, blocks: int, arguments: Struct, transferred_bytes: int) -> Launch:
     """A launch with a thread for each tile of each channel, which multiplies a matrix with its tile from both sides."""
-    work = Work(flops=4 * alpha**3 * grid.items, bytes=transferred_bytes, unit=MathUnit.FMA_F32)
-    return Launch(0, (ceil_div(grid.items, _THREADS), 1, 1), (_THREADS, 1, 1), (arguments,), work=work)
+    work = Work(flops=4 * stored.alpha**3 * stored.items, bytes=transferred_bytes, unit=MathUnit.FMA_F32)
+    return Launch(0, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), work=work)

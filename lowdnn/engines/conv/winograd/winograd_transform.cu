@@ -1,15 +1,21 @@
 // winograd_transform: t[a, b, tile, c] = sum over i, j of L[a, i] * L[b, j] * x[n, c, y + i, x + j], 0 outside of x:
 // the tiles of an image, of a filter or of a response, as factors of Winograd's products (transforms.cuh).
 //
-// Layouts: x has any strides, a flipped filter negative ones; t has one stride for each of (a, b), tile and c, and
-// another for chunks of channels if it has CHUNK.
+// Layouts: x has any strides, a flipped filter negative ones; t has one stride for each of (a, b), and rows of tiles or
+// channels, the other index of which is contiguous. With CHUNK so many of a row's elements lie together, and the next
+// so many chunk_stride behind them. PARTS: an element is two, the parts of an fp32 number for products by TF32
+// (include/math/tf32_parts.cuh), the low one CHUNK elements behind the high one.
 // tile = (n, tile row, tile column); a tile begins at (row, column) * STEP + origin.
-// Block: 256 threads, each with one tile of one channel; CHANNELS_FIRST: neighbours are tiles, otherwise channels.
-// Launch: ceil(tiles * channels / 256) blocks of 256 threads; no shared memory.
+// Block: 256 threads, each with one tile of one channel; CHANNELS_FIRST: neighbours are tiles, which are contiguous in
+// t, otherwise channels. TURNED: channels are contiguous in x and tiles in t; a block has 32 tiles of 8 channels, a warp
+// 8 of 4, so that it stores whole sectors of 32 bytes.
+// Launch: ceil(tiles * channels / 256) blocks of 256 threads; TURNED: ceil(tiles / 32) * ceil(channels / 8); no shared
+// memory.
 // Macros: TYPE of x and t; ALPHA; MATRIX, that of Filtering<ALPHA> which is L; INPUTS, its columns; STEP;
-// CHANNELS_FIRST; CHUNK, channels of a chunk, or 0.
+// CHANNELS_FIRST; TURNED; CHUNK, or 0; PARTS.
 
 #include "include/math/division.cuh"
+#include "include/math/tf32_parts.cuh"
 #include "include/vector.cuh"
 #include "transforms.cuh"
 
@@ -17,19 +23,37 @@ struct Params {
   const TYPE* x;
   TYPE* t;
   i64 image_stride, channel_stride, row_stride, column_stride;  // strides of x
-  i64 product_stride, tile_stride, of_channel_stride, chunk_stride;  // strides of t
+  i64 product_stride, pitch, chunk_stride;  // strides of t
   i32 images, channels, rows, columns;  // extents of x; tiles and channels beyond are zeros
   i32 first_row, first_column;  // where tile 0 begins
-  Divider fast;  // extent of the axis along which threads are neighbours
+  Divider fast;  // extent of the axis along which threads are neighbours; TURNED: blocks of channels
   Divider tiles[3];  // images, tile rows, tile columns
   i32 items;
 };
 
+struct Item { u32 tile, channel; };
+
+// This thread's item. TURNED: rows of t are padded to whole blocks of tiles.
+__device__ __forceinline__ Item own_item(const Params& p) {
+  const u32 number = TURNED ? blockIdx.x : blockIdx.x * 256 + threadIdx.x;
+  const u32 slow = p.fast.divide(number), fast = number - slow * p.fast.divisor;
+  if constexpr (TURNED) return {slow * 32 + threadIdx.x / 4 % 32, fast * 8 + threadIdx.x / 128 * 4 + threadIdx.x % 4};
+  else return CHANNELS_FIRST ? Item{fast, slow} : Item{slow, fast};
+}
+
+// Stores an element at `to`.
+template <class T> __device__ __forceinline__ void put(T* to, f32 x) {
+  if constexpr (PARTS) {
+    const Tf32Parts parts = tf32_parts(__float_as_uint(x));
+    to[0] = __uint_as_float(parts.high), to[CHUNK] = __uint_as_float(parts.low);
+  } else {
+    *to = convert<T>(x);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
-  const u32 item = blockIdx.x * 256 + threadIdx.x;
-  if (item >= u32(p.items)) return;
-  const u32 slow = p.fast.divide(item), fast = item - slow * p.fast.divisor;
-  const u32 tile = CHANNELS_FIRST ? fast : slow, channel = CHANNELS_FIRST ? slow : fast;
+  const auto [tile, channel] = own_item(p);
+  if (TURNED ? channel >= u32(p.channels) : blockIdx.x * 256 + threadIdx.x >= u32(p.items)) return;
   i32 at[3];
   digits<3>(p.tiles, tile, at);
 
@@ -50,12 +74,13 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   }
 
   along_both(Filtering<ALPHA>::MATRIX, x, t);
-  TYPE* to = p.t + tile * p.tile_stride;
-  if constexpr (CHUNK > 0) to += channel / CHUNK * p.chunk_stride + channel % CHUNK * p.of_channel_stride;
-  else to += channel * p.of_channel_stride;
+  const u32 row_of_t = CHANNELS_FIRST ? channel : tile, along = CHANNELS_FIRST ? tile : channel;
+  TYPE* to = p.t + row_of_t * p.pitch;
+  if constexpr (CHUNK > 0) to += along / CHUNK * p.chunk_stride + along % CHUNK;
+  else to += along;
 #pragma unroll
   for (int a = 0; a < ALPHA; ++a) {
 #pragma unroll
-    for (int b = 0; b < ALPHA; ++b) to[(a * ALPHA + b) * p.product_stride] = convert<TYPE>(t[a][b]);
+    for (int b = 0; b < ALPHA; ++b) put(to + (a * ALPHA + b) * p.product_stride, t[a][b]);
   }
 }

@@ -15,7 +15,7 @@ from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.base import OptIn
 from lowdnn.engines.registry import ENGINES, engine_named
-from lowdnn.enums import ConvolutionMode, DataType, HeurMode, NumericalNote, PointwiseMode
+from lowdnn.enums import ConvolutionMode, DataType, HeurMode, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
@@ -46,18 +46,33 @@ def test_types_and_directions(
     assert {*plan.numerical_notes} <= {*engine_named(engine).numerical_notes}
 
 
-@paired(("engine", TRUE), ("direction", ("fprop", "dgrad", "wgrad")), ("layout", ("nhwc", "nchw")))
-def test_true_fp32(device: Runtime, engine: str, direction: str, layout: str) -> None:
+@paired(
+    ("engine", TRUE), ("direction", ("fprop", "dgrad", "wgrad")), ("layout", ("nhwc", "nchw")), ("in_parts", (0, 1))
+)
+def test_true_fp32(device: Runtime, engine: str, direction: str, layout: str, in_parts: int) -> None:
     """Its error is at most four times that of a direct sum in fp32."""
     case = parse_case(f"conv n=2 c=40 hw=11x8 k=33 rs=3x3 pad=1 dir={direction} layout={layout} dtype=fp32")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
-    (exact,) = evaluate(graph, inputs).values()
-    errors = []
-    for name in (engine, "conv_direct"):
-        (found,) = run_plan(device, engine_named(name).plan(graph, SM_90A, {}), graph, inputs).values()
+    (exact,), errors = evaluate(graph, inputs).values(), []
+    own = engine_named(engine).plan(graph, SM_90A, {KnobType.KERNEL_CFG: in_parts})
+    for plan in (own, engine_named("conv_direct").plan(graph, SM_90A, {})):
+        (found,) = run_plan(device, plan, graph, inputs).values()
         errors.append(float(np.sqrt(np.mean((found.astype(np.float64) - exact) ** 2))))
     assert errors[0] <= MOST_TIMES_DIRECT * errors[1]
     check_close(device, engine_named(engine), graph, length=case.length)
+
+
+@paired(
+    ("engine", TRUE),
+    ("direction", ("fprop", "wgrad")),
+    ("layout", ("nhwc", "nchw")),
+    ("extents", ("n=2 c=40 hw=11x8 k=33 pad=1", "n=3 c=9 hw=13x12 k=10 pad=0x2", "n=1 c=1 hw=1x1 k=1 pad=1")),
+)
+def test_factors_in_parts(device: Runtime, engine: str, direction: str, layout: str, extents: str) -> None:
+    """Rows of tiles and channels that end inside a block, of tensors whose neighbours are channels or columns."""
+    line = f"conv {extents} rs=3x3 dir={direction} layout={layout} dtype=fp32"
+    plan = check_case(device, engine_named(engine), line, choices={KnobType.KERNEL_CFG: 1})
+    assert not any("tf32_split" in kernel.name for kernel in plan.kernels)
 
 
 @pytest.mark.parametrize("engine", [*COARSE, *TRUE])
