@@ -20,7 +20,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.fft import cost
 from lowdnn.engines.conv.fft.correlation import SpectralCorrelation
-from lowdnn.engines.conv.fft.spectra import source_windows, spectra_step, tap_windows
+from lowdnn.engines.conv.fft.spectra import source_windows, spectra_step, spectra_work, tap_windows
 from lowdnn.engines.conv.fft.spectral_product import product_blocks, product_step
 from lowdnn.engines.conv.fft.targets import is_fused, target_lines, targets_step
 from lowdnn.engines.conv.fft.tiling import COMPLEX_BYTES, WINDOW_VALUES, Tiling, line_bytes, tilings
@@ -87,7 +87,7 @@ class ConvFft(ProblemEngine[SpectralCorrelation], Floored):
         tiling = _tiling(correlation, chosen[KnobType.TILE_SIZE])
         parts, taps = PlanParts(), tap_windows(correlation, tiling)
         of_taps = WorkspacePointer(parts.reserve(taps.bytes))
-        parts.add(*spectra_step(taps, 1 / tiling.points, of_taps, arch))
+        parts.add(*spectra_step(taps, 1 / tiling.points, of_taps, arch, conjugates=not tiling.convolves))
         if is_fused(correlation, tiling):
             parts.add(*targets_step(correlation, tiling, of_taps, arch))
             return parts
@@ -133,11 +133,11 @@ def _launches(correlation: SpectralCorrelation, tiling: Tiling) -> list[tuple[in
     taps, targets = tap_windows(correlation, tiling), target_lines(correlation, tiling)
     fuses = is_fused(correlation, tiling)
     launches = [
-        (taps.lines.blocks, cost.spectra_work(taps.lines, taps.tensor, taps.are_spaced)),
+        (taps.lines.blocks, spectra_work(taps)),
         (targets.blocks, cost.targets_work(correlation, targets, fuses)),
     ]
     if not fuses:
         sources = source_windows(correlation, tiling)
-        launches.append((sources.lines.blocks, cost.spectra_work(sources.lines, sources.tensor, False)))
+        launches.append((sources.lines.blocks, spectra_work(sources)))
         launches.append((product_blocks(correlation, tiling), cost.product_work(correlation, tiling)))
     return launches

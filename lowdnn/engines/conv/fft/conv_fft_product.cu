@@ -1,7 +1,7 @@
 // conv_fft_product: for every value u of the spectra,
 //     sums[row, group, column, tile][u] = sum over piece and depth of
 //         a[a_row * row + a_group * group + a_depth * depth + windows(tile + piece)][u]
-//         * conjugate(b[b_column * column + b_group * group + b_depth * depth + piece][u])
+//         * b[b_column * column + b_group * group + b_depth * depth + piece][u]
 //
 // windows(t): the sum over the axes of t_s * windows[s]; tiles and pieces have numbers with the last axis fastest.
 // Thread: one u, ROWS pairs of row and tile, COLUMNS columns. A warp has 32 neighbouring u; nothing is shared but
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARP_ROWS * WARP_COLUMNS, 2)
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) sums[i][j] = add_correlated(sums[i][j], rows[i], columns[j]);
+        for (int j = 0; j < COLUMNS; ++j) sums[i][j] = add_product(sums[i][j], rows[i], columns[j]);
       }
       a_place += p.a_steps.depth * POINTS;
       b_place += p.b_steps.depth * POINTS;

@@ -1,26 +1,32 @@
 // conv_fft_targets: windows of a convolution's result from their spectra, through the epilogue:
 //     target[o] = epilogue(value o of the window that has the spectrum),    o < step along each axis
 //
-// The spectrum is given (FUSED 0), or it is that of a window of the source times the conjugate of the filter's (FUSED
-// 1), which correlates the two. Then both transforms are done in the block, and nothing between source and target goes
-// through device memory. Spectra of filters have the factor 1 / POINTS.
-// Layouts: source and target have any strides. A line of the target is a pair of a row and a map, the map fastest;
-// these are n and channel, or in a filter gradient (SWAPPED) c and k.
+// The spectrum is given (FUSED 0), or it is that of a window of the source times the filter's (FUSED 1), which convolves
+// the two, or correlates them if the filter's is a conjugate. Then both transforms are done in the block, and nothing
+// between source and target goes through device memory. Spectra of filters have the factor 1 / POINTS.
+// Layouts: source and target have any strides. A line of the target is a pair of a row and a map; these are n and
+// channel, or in a filter gradient (SWAPPED) c and k.
 // Block: the lines of BlockLines, one window of each; blockIdx.x = tile of lines * windows + window.
 // Shared memory (dynamic): the block's lines of real_transform.cuh.
 // Launch: at most 512 threads; it may be a dependent launch.
-// Macros: POINTS SPATIAL (windows.cuh) FUSED SWAPPED; X_TYPE: the source's type if FUSED; SPACED: 1 if elements of the
-// target are farther apart than one position.
+// Macros: POINTS SPATIAL (windows.cuh) FUSED SWAPPED; HALF: as in windows.cuh, of source and target; X_TYPE: the
+// source's type if FUSED; SPACED: 1 if elements of the target are farther apart than one position.
 
 #include "include/optional.cuh"
 #include "include/ptx/dependent_launch.cuh"
 #include "windows.cuh"
 #include "generated.cuh"
 
-// One axis of the target. Window w has positions w * step and on; its elements are at every spacing-th position.
+// One axis of the target. Window w has positions w * step - offset and on; its elements are at every spacing-th position.
 struct TargetAxis {
-  i32 step, elements;
+  i32 step, offset, elements;
   Divider spacing;
+};
+
+// Which lines follow each other: those of a row, or those of a map, which share a filter.
+struct LineOrder {
+  Divider inner;  // lines of a row, or of a map
+  i32 rows_are_inner;
 };
 
 struct Targets {
@@ -30,7 +36,7 @@ struct Targets {
   Divider counts[SPATIAL];
   Divider extents[SPATIAL];  // a window's
   TargetAxis axes[SPATIAL];
-  Divider maps;
+  LineOrder order;
   i32 lines;
   Functor::Args epilogue;
 };
@@ -40,6 +46,16 @@ struct Place {
   u32 row, map;
   i32 positions[SPATIAL];
 };
+
+__device__ __forceinline__ Place place_of_number(const Targets& p, u32 number, const i32 (&windows)[SPATIAL]) {
+  Place place = {};
+  const u32 outer = p.order.inner.divide(number), inner = number - outer * p.order.inner.divisor;
+  place.row = p.order.rows_are_inner ? inner : outer;
+  place.map = p.order.rows_are_inner ? outer : inner;
+#pragma unroll
+  for (int s = 0; s < SPATIAL; ++s) place.positions[s] = windows[s] * p.axes[s].step - p.axes[s].offset;
+  return place;
+}
 
 struct Source {
   Windows<X_TYPE, false> source;
@@ -53,11 +69,8 @@ struct Source {
     source.begin(window, positions);
     block.for_each([&](int line, int butterfly) {
       const Place place = place_of(line);
-      Complex v[16];
-      source.load(source.line(place.row, channel_maps.divide(place.map)), positions, butterfly,
-                  lines + line * Line::LINE, v);
-      Line::split<0>(v, 0);
-      Line::Elements<0>(butterfly).put(lines + line * Line::LINE, v);
+      source.split(source.line(place.row, channel_maps.divide(place.map)), positions, butterfly,
+                   lines + line * Line::LINE);
     });
     block.split_between<Line::passes()>(lines);
   }
@@ -91,6 +104,21 @@ __device__ __forceinline__ void finish(const Params& p, const Place& place, u32 
   }
 }
 
+// The same of the values of a butterfly after the last pass back, of a window without a second half.
+__device__ __forceinline__ void finish_half(const Params& p, const Place& place, int butterfly,
+                                            const Complex (&v)[Line::VALUES]) {
+  const i64 coordinate[SPATIAL + 2] = {SWAPPED ? place.map : place.row, SWAPPED ? place.row : place.map};
+  const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
+  const TargetAxis& axis = p.axes[0];
+  const u32 end = min(axis.elements, place.positions[0] + axis.offset + axis.step);
+#pragma unroll
+  for (int k = 0; k < Line::VALUES; ++k) {
+    const i32 element = place.positions[0] + butterfly + k * Line::BUTTERFLIES;
+    const f32 values[1] = {v[k].x};
+    if (u32(element) < end) Functor::apply<1>(p.epilogue, cursor, element, 1, values);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(512, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   Complex* const lines = reinterpret_cast<Complex*>(shared);
@@ -99,15 +127,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) KERNEL_NAME(const __grid_co
   i32 windows[SPATIAL];
   digits<SPATIAL>(p.counts, window, windows);
   // Lines past the last one repeat it and are not stored.
-  const auto place_of = [&](int line) {
-    const u32 number = min(i32(tile) * p.block.count() + line, p.lines - 1);
-    Place place = {};
-    place.row = p.maps.divide(number);
-    place.map = number - place.row * p.maps.divisor;
-#pragma unroll
-    for (int s = 0; s < SPATIAL; ++s) place.positions[s] = windows[s] * p.axes[s].step;
-    return place;
-  };
+  const auto number_of = [&](int line) { return min(i32(tile) * p.block.count() + line, p.lines - 1); };
+  const auto place_of = [&](int line) { return place_of_number(p, number_of(line), windows); };
   wait_for_previous_kernel();
   allow_next_kernel();
 
@@ -115,19 +136,17 @@ extern "C" __global__ void __launch_bounds__(512, 1) KERNEL_NAME(const __grid_co
 
   // The values of the target's spectrum, and the first pass back.
   p.block.for_each([&](int line, int butterfly) {
-    const Place place = place_of(line);
-    const i64 line_number = FUSED ? i64(place.map) : i64(place.row) * p.maps.divisor + place.map;
-    const i64 spectrum = FUSED ? line_number : line_number * p.count.divisor + window;
+    const i64 spectrum = FUSED ? i64(place_of(line).map) : i64(number_of(line)) * p.count.divisor + window;
     const Line::Elements<LAST> elements(butterfly);
-    Complex v[16];
+    Complex v[Line::VALUES];
     if constexpr (FUSED) {
       elements.get(lines + line * Line::LINE, v);
       Line::split<LAST>(v, elements.number);
     }
 #pragma unroll
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < Line::VALUES; ++k) {
       const Complex value = p.spectra[spectrum_place(spectrum, butterfly, k)];
-      v[k] = FUSED ? v[k] * conjugate(value) : value;
+      v[k] = FUSED ? v[k] * value : value;
     }
     Line::join<LAST>(v, elements.number);
     elements.put(lines + line * Line::LINE, v);
@@ -140,12 +159,13 @@ extern "C" __global__ void __launch_bounds__(512, 1) KERNEL_NAME(const __grid_co
     const Place place = place_of(line);
     const Line::Elements<0> elements(butterfly);
     Complex* const own = lines + line * Line::LINE;
-    Complex v[16];
+    Complex v[Line::VALUES];
     elements.get(own, v);
     Line::join<0>(v, 0);
+    if constexpr (HALF) return finish_half(p, place, butterfly, v);
     elements.put(own, v);  // read again, which needs fewer registers
 #pragma unroll 2
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < Line::VALUES; ++k) {
       const u32 number = butterfly + k * Line::BUTTERFLIES;
       const Complex values = own[elements.place(k)];
       finish(p, place, number, values.x);

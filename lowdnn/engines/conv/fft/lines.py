@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.conv.fft.tiling import line_bytes
+from lowdnn.engines.conv.fft.tiling import butterfly_values, line_bytes
 from lowdnn.engines.launch import ceil_div, ceil_power, i32, is_dependent
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Launch, Struct, Work
 
-#: Complex values of a butterfly.
-BUTTERFLY = 16
 #: Values of all lines of a block, if it has more than one: less than 48 KiB of shared memory, which every device has.
 _BLOCK_VALUES = 1 << 13
 _MAX_THREADS = 512
@@ -42,13 +40,18 @@ class Lines:
         return self.values // 2
 
     @property
+    def butterfly(self) -> int:
+        """Complex values of a butterfly."""
+        return butterfly_values(self.points)
+
+    @property
     def own(self) -> int:
         """Lines of a block, a power of two."""
         return max(1, min(_BLOCK_VALUES // self.values, ceil_power(self.count)))
 
     @property
     def threads(self) -> int:
-        return min(_MAX_THREADS, self.own * self.points // BUTTERFLY)
+        return min(_MAX_THREADS, self.own * self.points // self.butterfly)
 
     @property
     def blocks(self) -> int:
@@ -57,12 +60,12 @@ class Lines:
     @property
     def butterflies(self) -> int:
         """Butterflies of all blocks in each pass."""
-        return self.blocks * self.own * self.points // BUTTERFLY
+        return self.blocks * self.own * self.points // self.butterfly
 
     @property
     def passes(self) -> int:
         """Passes of a transform; the first one has what radix is left."""
-        return ceil_div(self.points.bit_length() - 1, BUTTERFLY.bit_length() - 1)
+        return ceil_div(self.points.bit_length() - 1, self.butterfly.bit_length() - 1)
 
     def struct(self) -> Struct:
         """The kernel's ``BlockLines``."""

@@ -1,4 +1,4 @@
-// The transform of 2 N real values x into N complex ones, and back, by N / 16 threads in shared memory:
+// The transform of 2 N real values x into N complex ones, and back, in registers and shared memory:
 //
 //     spectrum[u] = sum over j < 2 N of x[j] * u^j,    for the N roots u of u^N = i
 //
@@ -7,129 +7,149 @@
 // is also the sum over j < N of (x[j] + i x[j + N]) * u^j, so that no step separates a real sequence's spectrum from
 // another's, and no root needs another one's value. A product with a conjugate correlates.
 //
-// A pass splits polynomials modulo u^(R s) - c into R ones modulo u^s - r w^k, where r^R = c and w = exp(2 pi i / R):
-//
-//     a_k[o] = sum over m < R of (a[m s + o] * r^m) * w^(k m),    o < s
-//
-// in place. The first pass has radix 2, 4, 8 or 16 and constant roots, all others radix 16. Roots are computed in
-// registers: an angle is a fraction with a power of two below, exact in f32, and sincospif errs by one unit in the last
-// place. A power r^m is a product r^(4 a) * r^b, whose factors are applied one after the other and come from two
-// angles, since a power errs by m times as much as the root. So no pass waits for a table.
+// A step splits a polynomial modulo u^2s - c^2 into those modulo u^s - c and u^s + c, whose coefficients are a + c b and
+// a - c b: six multiply-adds for two values, whatever c is. A pass of radix R takes log2 R steps in registers, from
+// u^(R s) - r^R on; the root of each step is a power of r times a root of unity that is known at compile time. The way
+// back is a transform with known roots alone, after which coefficient m of R is divided by r^m, without the factor 1 / R.
+// The first pass has the radix that is left, and a constant r. In others, r and r^4 come from a series, for an angle that
+// is exact in f32; squares give r^2, r^8 and r^16, since a power errs by m times as much as the root. So no pass waits
+// for a table.
 // Error: at most 2^-25 log2(2 N), relative to the norm of the spectrum.
 //
-// A unit of work is a butterfly: 16 complex values, number b of N / 16. In the first pass and after the last one of the
-// way back it has the elements b + k N / 16; in the last pass on the way there it has the values 16 b + k, which the
-// spectrum in device memory has at k N / 16 + b, so that neighbouring threads have neighbouring values.
-// Shared memory: N + N / 16 + 1 complex values of a line. There is a gap after each 16 values and after each line, so
-// that neither neighbouring butterflies nor neighbouring lines have bank conflicts.
+// A unit of work is a butterfly: VALUES complex values, number b of N / VALUES. In the first pass and after the last one
+// of the way back it has the elements b + k N / VALUES. In the last pass on the way there it has the values VALUES b + k,
+// which the spectrum in device memory has at k N / VALUES + b, so that neighbouring threads have neighbouring values.
+// Value p belongs to the root exp(2 pi i (f + 1/4) / N) where f has the bits of p in reverse order.
+// Shared memory: N + N / VALUES + 1 complex values of a line. There is a gap after each VALUES values and after each
+// line, so that neither neighbouring butterflies nor neighbouring lines have bank conflicts.
 
 #pragma once
 
 #include "complex.cuh"
 
-// The least radix that leaves a power of 16, and at least one more pass.
-constexpr int first_radix(int points) { return points > 256 ? first_radix(points / 16) : points / 16; }
+constexpr int log2_of(int power) { return power > 1 ? 1 + log2_of(power / 2) : 0; }
+
+// The last `bits` bits of a number in reverse order.
+__device__ __forceinline__ int bit_reversed(int number, int bits) {
+  return bits == 0 ? 0 : int(__brev(u32(number)) >> (32 - bits));
+}
+
+// The least radix that leaves a power of `values`, and at least one more pass.
+constexpr int first_radix(int points, int values) {
+  return points > values * values ? first_radix(points / values, values) : points / values;
+}
 
 template <int N> struct RealTransform {
-  static constexpr int BUTTERFLIES = N / 16;
-  static constexpr int FIRST = first_radix(N);
+  static constexpr int VALUES = N >= 512 ? 32 : 16;
+  static constexpr int BUTTERFLIES = N / VALUES;
+  static constexpr int FIRST = first_radix(N, VALUES);
   static constexpr int LINE = N + BUTTERFLIES + 1;  // values of a line in shared memory
-  static_assert(FIRST >= 2 && FIRST <= 16, "at least 32 points");
+  static_assert(FIRST >= 2 && FIRST <= VALUES, "at least 32 points");
 
-  static __device__ __forceinline__ int place(int element) { return element + element / 16; }
+  static __device__ __forceinline__ int place(int element) { return element + element / VALUES; }
 
-  // The number of passes of radix 16.
+  // The number of passes of radix VALUES.
   static constexpr int passes() {
     int count = 0;
-    for (int rest = N; rest > FIRST; rest /= 16) ++count;
+    for (int rest = N; rest > FIRST; rest /= VALUES) ++count;
     return count;
   }
 
   // Values of a polynomial before pass PASS; pass 0 is the first.
-  static constexpr int group(int pass) { return pass == 0 ? N : pass == 1 ? N / FIRST : group(pass - 1) / 16; }
+  static constexpr int group(int pass) { return pass == 0 ? N : pass == 1 ? N / FIRST : group(pass - 1) / VALUES; }
 
-  // The root r of a group before a pass, and its power `far`, in a pass of radix OUTER * INNER = R.
-  struct Roots {
-    Complex near;  // r
-    Complex far;   // r^INNER
-  };
+  // The powers r, r^2, r^4... of a root, as far as a pass of radix R needs them.
+  template <class Root, int R> struct Powers { Root of[log2_of(R)]; };
 
-  // The roots of group `number` before pass PASS. The digits of the number, the first one of radix FIRST, say which
-  // root was taken in each pass before.
-  template <int PASS> static __device__ __forceinline__ Roots roots(int number) {
-    constexpr int R = PASS == 0 ? FIRST : 16, INNER = R > 4 ? R / 4 : 1;
-    constexpr f32 HALF_TURNS = 2.0f * group(PASS) / N / R;
-    int reversed = 0;
+  // Those of the root of group `number` before pass PASS.
+  template <int PASS> static __device__ __forceinline__ auto powers(int number) {
+    if constexpr (PASS == 0) {
+      Powers<KnownRoot, FIRST> powers;
 #pragma unroll
-    for (int pass = 1; pass < PASS; ++pass) {
-      reversed = reversed * 16 + number % 16;
-      number /= 16;
-    }
-    const f32 angle = HALF_TURNS * (f32(reversed * FIRST + number) + 0.25f);
-    Roots roots;
-    sincospif(angle, &roots.near.y, &roots.near.x);
-    roots.far = roots.near;
-    if (INNER > 1) sincospif(INNER * angle, &roots.far.y, &roots.far.x);
-    return roots;
-  }
-
-  // A polynomial's coefficients at distance s to its remainders, or back without the factor 1 / R: a transform of OUTER
-  // values at distances INNER, and one of INNER.
-  template <int R> static __device__ __forceinline__ void split_part(Complex (&v)[R], const Roots& roots) {
-    constexpr int OUTER = R < 4 ? R : 4, INNER = R / OUTER;
-    Complex rows[OUTER][INNER];
+      for (int bit = 0; bit < log2_of(FIRST); ++bit) powers.of[bit] = {KnownRoot::TURN / 4 / FIRST << bit};
+      return powers;
+    } else {
+      constexpr int GROUPS = N / group(PASS), BITS = log2_of(VALUES);
+      const f32 angle = 2.0f / GROUPS / VALUES * (f32(bit_reversed(number, log2_of(GROUPS))) + 0.25f);
+      Powers<Complex, VALUES> powers;
 #pragma unroll
-    for (int q = 0; q < INNER; ++q) {
-      Complex column[OUTER];
-#pragma unroll
-      for (int m = 0; m < OUTER; ++m) column[m] = v[q + m * INNER];
-      multiply_by_powers(column, roots.far);
-      transform<OUTER, 1>(column);
-#pragma unroll
-      for (int k = 0; k < OUTER; ++k) rows[k][q] = rotated(column[k], k * q * (16 / R));
-    }
-#pragma unroll
-    for (int k = 0; k < OUTER; ++k) {
-      multiply_by_powers(rows[k], roots.near);
-      transform<INNER, 1>(rows[k]);
-#pragma unroll
-      for (int q = 0; q < INNER; ++q) v[k + OUTER * q] = rows[k][q];
-    }
-  }
-  template <int R> static __device__ __forceinline__ void join_part(Complex (&v)[R], const Roots& roots) {
-    constexpr int OUTER = R < 4 ? R : 4, INNER = R / OUTER;
-    Complex rows[OUTER][INNER];
-#pragma unroll
-    for (int k = 0; k < OUTER; ++k) {
-#pragma unroll
-      for (int q = 0; q < INNER; ++q) rows[k][q] = v[k + OUTER * q];
-      transform<INNER, -1>(rows[k]);
-      multiply_by_powers(rows[k], conjugate(roots.near));
-    }
-#pragma unroll
-    for (int q = 0; q < INNER; ++q) {
-      Complex column[OUTER];
-#pragma unroll
-      for (int k = 0; k < OUTER; ++k) column[k] = rotated(rows[k][q], -k * q * (16 / R));
-      transform<OUTER, -1>(column);
-      multiply_by_powers(column, conjugate(roots.far));
-#pragma unroll
-      for (int m = 0; m < OUTER; ++m) v[q + m * INNER] = column[m];
+      for (int bit = 0; bit < BITS; ++bit) {
+        if (bit == 0 || bit == 2) powers.of[bit] = half_turns(f32(1 << bit) * angle);
+        else powers.of[bit] = powers.of[bit - 1] * powers.of[bit - 1];
+      }
+      return powers;
     }
   }
 
-  // One pass, there or back, of a butterfly of group `number`: 16 / R parts, whose values are 16 / R apart.
-  template <int PASS> static __device__ __forceinline__ void split(Complex (&v)[16], int number) {
-    const Roots of_group = roots<PASS>(number);
-    for_each_part<PASS>(v, [&](auto& part) { split_part(part, of_group); });
-  }
-  template <int PASS> static __device__ __forceinline__ void join(Complex (&v)[16], int number) {
-    const Roots of_group = roots<PASS>(number);
-    for_each_part<PASS>(v, [&](auto& part) { join_part(part, of_group); });
+  // A polynomial's coefficients at distance s to its remainders, by step STEP and those that follow. The remainder of
+  // node n of a step belongs to the root whose number has the bits of n in reverse order.
+  template <int STEP, class Root, int R>
+  static __device__ __forceinline__ void split_part(Complex (&v)[R], const Powers<Root, R>& powers) {
+    constexpr int NODES = 1 << STEP, DISTANCE = R / 2 / NODES;
+    if constexpr (DISTANCE > 0) {
+#pragma unroll
+      for (int node = 0; node < NODES; ++node) {
+        const KnownRoot turn = {KnownRoot::TURN / 2 / NODES * bit_reversed(node, STEP)};
+        const Root root = powers.of[log2_of(DISTANCE)] * turn;
+#pragma unroll
+        for (int j = 0; j < DISTANCE; ++j) butterfly(v[2 * node * DISTANCE + j], v[(2 * node + 1) * DISTANCE + j], root);
+      }
+      split_part<STEP + 1>(v, powers);
+    }
   }
 
-  template <int PASS, class Work> static __device__ __forceinline__ void for_each_part(Complex (&v)[16], Work work) {
-    constexpr int R = PASS == 0 ? FIRST : 16, PARTS = 16 / R;
+  // Back, without the factor 1 / R, by the steps of values at DISTANCE and farther.
+  template <int DISTANCE, class Root, int R>
+  static __device__ __forceinline__ void join_part(Complex (&v)[R], const Powers<Root, R>& powers) {
+    if constexpr (DISTANCE < R) {
+#pragma unroll
+      for (int j = 0; j < DISTANCE; ++j) {
+        const KnownRoot root = {-KnownRoot::TURN / 2 / DISTANCE * j};
+#pragma unroll
+        for (int first = j; first < R; first += 2 * DISTANCE) butterfly(v[first], v[first + DISTANCE], root);
+      }
+      join_part<2 * DISTANCE>(v, powers);
+    } else {
+      divide_by_powers<0, log2_of(R)>(v, powers, conjugate(powers.of[0]));
+    }
+  }
+
+  // Divides v[FIRST_ONE + m] by r^(FIRST_ONE + m), for m < 2^BITS.  inverse: 1 / r^FIRST_ONE, if that is not 1.
+  template <int FIRST_ONE, int BITS, class Root, int R>
+  static __device__ __forceinline__ void divide_by_powers(Complex (&v)[R], const Powers<Root, R>& powers, Root inverse) {
+    if constexpr (BITS > 0) {
+      const Root half = conjugate(powers.of[BITS - 1]);
+      divide_by_powers<FIRST_ONE, BITS - 1>(v, powers, inverse);
+      divide_by_powers<FIRST_ONE + (1 << (BITS - 1)), BITS - 1>(v, powers, FIRST_ONE == 0 ? half : inverse * half);
+    } else if constexpr (FIRST_ONE > 0) {
+      v[FIRST_ONE] = v[FIRST_ONE] * inverse;
+    }
+  }
+
+  // One pass, there or back, of a butterfly of group `number`. ARE_REAL: whether all imaginary parts are zero.
+  template <int PASS, bool ARE_REAL = false>
+  static __device__ __forceinline__ void split(Complex (&v)[VALUES], int number) {
+    const auto of_group = powers<PASS>(number);
+    for_each_part<PASS>(v, [&](auto& part) {
+      if constexpr (ARE_REAL) {
+        constexpr int DISTANCE = FIRST / 2;
+#pragma unroll
+        for (int j = 0; j < DISTANCE; ++j) {
+          real_butterfly(part[j], part[j + DISTANCE], of_group.of[log2_of(DISTANCE)]);
+        }
+      }
+      split_part<ARE_REAL>(part, of_group);
+    });
+  }
+  template <int PASS> static __device__ __forceinline__ void join(Complex (&v)[VALUES], int number) {
+    const auto of_group = powers<PASS>(number);
+    for_each_part<PASS>(v, [&](auto& part) { join_part<1>(part, of_group); });
+  }
+
+  // Calls work(part) for the VALUES / R parts of a butterfly in a pass of radix R, whose values are VALUES / R apart.
+  template <int PASS, class Work>
+  static __device__ __forceinline__ void for_each_part(Complex (&v)[VALUES], Work work) {
+    constexpr int R = PASS == 0 ? FIRST : VALUES, PARTS = VALUES / R;
 #pragma unroll
     for (int q = 0; q < PARTS; ++q) {
       Complex part[R];
@@ -141,21 +161,23 @@ template <int N> struct RealTransform {
     }
   }
 
-  // The first of a butterfly's elements and their distance in pass PASS; `number`: its group.
+  // The elements of a butterfly in pass PASS.  number: its group.  first: the place of the first one.
   template <int PASS> struct Elements {
-    static constexpr int STRIDE = PASS == 0 ? BUTTERFLIES : group(PASS) / 16;
+    static constexpr int STRIDE = PASS == 0 ? BUTTERFLIES : group(PASS) / VALUES;
     int number, first;
     __device__ __forceinline__ explicit Elements(int butterfly)
-        : number(butterfly / STRIDE), first(butterfly % STRIDE + butterfly / STRIDE * (16 * STRIDE)) {}
+        : number(butterfly / STRIDE),
+          first(RealTransform::place(butterfly % STRIDE + butterfly / STRIDE * (VALUES * STRIDE))) {}
 
-    __device__ __forceinline__ int place(int k) const { return RealTransform::place(first + k * STRIDE); }
-    __device__ __forceinline__ void get(const Complex* line, Complex (&v)[16]) const {
+    // No gap lies within the first STRIDE elements, or the stride is that of gaps: distances do not depend on `first`.
+    __device__ __forceinline__ int place(int k) const { return first + RealTransform::place(k * STRIDE); }
+    __device__ __forceinline__ void get(const Complex* line, Complex (&v)[VALUES]) const {
 #pragma unroll
-      for (int k = 0; k < 16; ++k) v[k] = line[place(k)];
+      for (int k = 0; k < VALUES; ++k) v[k] = line[place(k)];
     }
-    __device__ __forceinline__ void put(Complex* line, const Complex (&v)[16]) const {
+    __device__ __forceinline__ void put(Complex* line, const Complex (&v)[VALUES]) const {
 #pragma unroll
-      for (int k = 0; k < 16; ++k) line[place(k)] = v[k];
+      for (int k = 0; k < VALUES; ++k) line[place(k)] = v[k];
     }
   };
 };

@@ -14,7 +14,7 @@ from lowdnn.engines.conv.fft.lines import Lines
 from lowdnn.engines.conv.fft.tiling import COMPLEX_BYTES, Tiling
 from lowdnn.engines.launch import dependent_target, divider, i32, i64, macros, target_label
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Scalar, ScalarType, Struct, TensorPointer
+from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Scalar, ScalarType, Struct, TensorPointer, Work
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Params:
     POINTS: int
     SPATIAL: int
     X_TYPE: str
+    HALF: int
     SPACED: int
 
 
@@ -58,6 +59,15 @@ class Windows:
         return any(axis.spacing > 1 for axis in self.axes)
 
     @property
+    def are_half(self) -> bool:
+        """Whether no window has a value in the second half of its line: ``HALF`` of ``windows.cuh``."""
+        if len(self.axes) > 1 or self.are_spaced:
+            return False
+        (axis,) = self.axes
+        end = self.tensor.dims[2] + axis.offset if axis.windows == 1 else axis.limit
+        return min(end, axis.limit) <= self.values // 2
+
+    @property
     def bytes(self) -> int:
         """Bytes of all spectra."""
         lines = self.lines
@@ -82,34 +92,47 @@ class Windows:
 
 
 def source_windows(correlation: SpectralCorrelation, tiling: Tiling) -> Windows:
-    axes = (WindowAxis(a.windows, a.extent, a.step, a.axis.offset, a.extent, 1) for a in tiling.axes)
+    """The windows of the source; from its first element on if ``tiling.convolves``."""
+    offsets = (0 if tiling.convolves else a.axis.offset for a in tiling.axes)
+    axes = (WindowAxis(a.windows, a.extent, a.step, o, a.extent, 1) for a, o in zip(tiling.axes, offsets, strict=True))
     return Windows(correlation.source, tiling.values, tuple(axes), correlation.source_is_flipped)
 
 
 def tap_windows(correlation: SpectralCorrelation, tiling: Tiling) -> Windows:
-    """The pieces of the filter."""
+    """The pieces of the filter; backwards if ``tiling.convolves``."""
     axes = (WindowAxis(a.pieces, a.extent, a.piece, 0, a.piece, a.axis.tap_spacing) for a in tiling.axes)
-    return Windows(correlation.taps, tiling.values, tuple(axes), correlation.taps_are_flipped)
+    is_flipped = correlation.taps_are_flipped != tiling.convolves
+    return Windows(correlation.taps, tiling.values, tuple(axes), is_flipped)
 
 
-def spectra_step(windows: Windows, scale: float, to: Pointer, arch: ArchSpec) -> tuple[KernelRef, Launch]:
-    """The kernel and the launch that write the spectra of ``windows``, times ``scale``, in the order of lines."""
+def spectra_step(
+    windows: Windows, scale: float, to: Pointer, arch: ArchSpec, conjugates: bool = False
+) -> tuple[KernelRef, Launch]:
+    """The kernel and the launch that write the spectra of ``windows``, or their conjugates, times ``scale``, in the
+    order of lines."""
     tensor, lines, target = windows.tensor, windows.lines, dependent_target(arch)
     params = Params(
         POINTS=lines.points,
         SPATIAL=len(windows.axes),
         X_TYPE=dtypes.info(tensor.data_type).c_type,
+        HALF=int(windows.are_half),
         SPACED=int(windows.are_spaced),
     )
-    form = f"{dtypes.info(tensor.data_type).short_name}_{params.SPATIAL}d" + "s" * params.SPACED
+    form = f"{dtypes.info(tensor.data_type).short_name}_{params.SPATIAL}d" + "h" * params.HALF + "s" * params.SPACED
     kernel = KernelRef(
         name=f"conv_fft_spectra_{params.POINTS}_{form}_{target_label(target)}",
         source="conv/fft/conv_fft_spectra.cu",
         target=target,
         parameters=macros(params),
     )
-    arguments = Struct((lines.struct(), windows.struct(), to, Scalar(ScalarType.F32, scale), *i32((lines.count,))))
-    return kernel, lines.launch(arguments, cost.spectra_work(lines, tensor, windows.are_spaced), arch)
+    scales = (Scalar(ScalarType.F32, factor) for factor in (scale, -scale if conjugates else scale))
+    arguments = Struct((lines.struct(), windows.struct(), to, *scales, *i32((lines.count,))))
+    return kernel, lines.launch(arguments, spectra_work(windows), arch)
+
+
+def spectra_work(windows: Windows) -> Work:
+    """The work of ``spectra_step``'s launch."""
+    return cost.spectra_work(windows.lines, windows.tensor, windows.are_spaced, windows.are_half)
 
 
 def dividers(divisors: Iterable[int]) -> tuple[Argument, ...]:

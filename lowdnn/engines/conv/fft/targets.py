@@ -25,6 +25,7 @@ class Params:
     SPATIAL: int
     X_TYPE: str
     FUSED: int
+    HALF: int
     SWAPPED: int
     SPACED: int
 
@@ -45,17 +46,20 @@ def targets_step(
     """The kernel and the launch that write the target.  spectra: its windows' or, if ``is_fused``, the
     filters'."""
     lines, target, functor = target_lines(correlation, tiling), dependent_target(arch), _functor(correlation)
-    fuses = is_fused(correlation, tiling)
+    fuses, sources = is_fused(correlation, tiling), source_windows(correlation, tiling)
+    is_half = tiling.targets_are_half and (sources.are_half or not fuses)
     read = dtypes.info(correlation.source.data_type if fuses else DataType.FLOAT)
     params = Params(
         POINTS=tiling.points,
         SPATIAL=correlation.spatial,
         X_TYPE=read.c_type,
         FUSED=int(fuses),
+        HALF=int(is_half),
         SWAPPED=int(correlation.is_filter),
         SPACED=int(any(axis.target_spacing > 1 for axis in correlation.axes)),
     )
-    form = f"_{read.short_name}" * params.FUSED + f"_{params.SPATIAL}d" + "t" * params.SWAPPED + "s" * params.SPACED
+    letters = "h" * params.HALF + "t" * params.SWAPPED + "s" * params.SPACED
+    form = f"_{read.short_name}" * params.FUSED + f"_{params.SPATIAL}d{letters}"
     kernel = KernelRef(
         name=f"conv_fft_targets_{params.POINTS}{form}_{target_label(target)}_{functor.digest}",
         source="conv/fft/conv_fft_targets.cu",
@@ -69,15 +73,15 @@ def targets_step(
                 lines.struct(),
                 spectra,
                 *dividers((tiling.tiles, *(axis.tiles for axis in tiling.axes), *tiling.extents)),
-                *map(_axis, tiling.axes),
-                *dividers((correlation.maps,)),
+                *(_axis(axis, tiling.target_offset) for axis in tiling.axes),
+                _order(correlation, lines, fuses),
                 *i32((lines.count,)),
                 functor.arguments,
             )
         )
     ]
     if fuses:
-        arguments.append(Struct((source_windows(correlation, tiling).struct(), *dividers((correlation.columns,)))))
+        arguments.append(Struct((sources.struct(), *dividers((correlation.columns,)))))
     work = cost.targets_work(correlation, lines, fuses)
     return kernel, lines.launch(Struct(tuple(arguments)), work, arch)
 
@@ -86,6 +90,13 @@ def _functor(correlation: SpectralCorrelation) -> Functor:
     return generate(correlation.epilogue, accumulator=DataType.FLOAT, vector_axis=len(correlation.epilogue.dims) - 1)
 
 
-def _axis(tiled: TiledAxis) -> Struct:
+def _order(correlation: SpectralCorrelation, lines: Lines, fuses: bool) -> Struct:
+    """The kernel's ``LineOrder``: blocks of one line that share a filter follow each other, so that caches have it."""
+    rows_are_inner = fuses and lines.own == 1
+    inner = correlation.rows if rows_are_inner else correlation.maps
+    return Struct((*dividers((inner,)), *i32((rows_are_inner,))))
+
+
+def _axis(tiled: TiledAxis, offset: int) -> Struct:
     """The kernel's ``TargetAxis``."""
-    return Struct((*i32((tiled.step, tiled.axis.targets)), *dividers((tiled.axis.target_spacing,))))
+    return Struct((*i32((tiled.step, offset, tiled.axis.targets)), *dividers((tiled.axis.target_spacing,))))

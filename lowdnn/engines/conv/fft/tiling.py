@@ -5,6 +5,9 @@ room for are cut into pieces of one step, so that piece p of the filter meets wi
 
     target window w = sum over p of source window (w + p) correlated with piece p,    extent = step + piece - 1
 
+One window alone may have its values elsewhere: source and taps in reverse order are convolved, from their first
+elements on, and target o is at o + reach - 1 - offset.
+
 This is the overlap-save method, with partitioned filters. Source: W. G. Gardner, "Efficient convolution without
 input-output delay", JAES 1995.
 """
@@ -27,10 +30,15 @@ COMPLEX_BYTES = 8
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 
 
+def butterfly_values(points: int) -> int:
+    """Complex values of a butterfly in a transform of ``points`` (``real_transform.cuh``)."""
+    return 32 if points >= 512 else 16
+
+
 def line_bytes(values: int) -> int:
     """Bytes of shared memory of a line of ``values`` real values (``real_transform.cuh``)."""
     points = values // 2
-    return (points + points // 16 + 1) * COMPLEX_BYTES
+    return (points + points // butterfly_values(points) + 1) * COMPLEX_BYTES
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,33 @@ class Tiling:
     @property
     def extents(self) -> tuple[int, ...]:
         return tuple(axis.extent for axis in self.axes)
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether taps lie backwards and are convolved with the source from its first element on, which leaves second
+        halves empty: those of a causal convolution."""
+        if len(self.axes) > 1 or self.tiles * self.pieces > 1:
+            return False
+        axis, first = self.axes[0].axis, self._first_target
+        return first >= 0 and max(axis.sources, axis.reach, first + axis.extent) <= self.points
+
+    @property
+    def target_offset(self) -> int:
+        """Coordinate of the first target of a window."""
+        return self._first_target if self.convolves else 0
+
+    @property
+    def targets_are_half(self) -> bool:
+        """Whether no target is in the second half of its line: ``HALF`` of ``conv_fft_targets.cu``."""
+        if len(self.axes) > 1 or self.axes[0].axis.target_spacing > 1:
+            return False
+        (tiled,) = self.axes
+        return self.target_offset + min(tiled.step, tiled.axis.extent) <= self.points
+
+    @property
+    def _first_target(self) -> int:
+        axis = self.axes[0].axis
+        return axis.reach - 1 - axis.offset
 
     @cached_property
     def tiles(self) -> int:

@@ -4,7 +4,8 @@
 // line, and zeros follow. A product of two lines' polynomials is a convolution in one dimension. It is that of the
 // boxes too where no coordinate of the result exceeds its extent, so that one transform serves one to three axes.
 //
-// Macros: POINTS (complex values of a transform), SPATIAL.
+// Macros: POINTS (complex values of a transform), SPATIAL. HALF: 1 if there is one axis, without gaps, and no window has
+// a value from number POINTS on; then all values of the first pass are real.
 
 #pragma once
 
@@ -59,17 +60,41 @@ template <class T, bool HAS_GAPS> struct Windows {
     return exists ? convert<f32>(line[offset]) : 0.0f;
   }
 
-  // The elements of butterfly `butterfly` in the first pass, by way of their places in `lines`: a thread that had all
-  // their addresses at once would need more registers than there are.
-  __device__ __forceinline__ void load(const T* line, const i32 (&positions)[SPATIAL], int butterfly, Complex* lines,
-                                       Complex (&v)[16]) const {
+  // The first pass of a butterfly of window `positions`, to `line`.
+  __device__ __forceinline__ void split(const T* from, const i32 (&positions)[SPATIAL], int butterfly,
+                                        Complex* line) const {
+    Complex v[Line::VALUES];
+    if constexpr (HALF) load_half(from, positions[0], butterfly, v);
+    else load(from, positions, butterfly, line, v);
+    Line::split<0, HALF>(v, 0);
+    Line::Elements<0>(butterfly).put(line, v);
+  }
+
+  // The elements of a butterfly in the first pass, by way of their places in `line`: a thread that had all their
+  // addresses at once would need more registers than there are.
+  __device__ __forceinline__ void load(const T* from, const i32 (&positions)[SPATIAL], int butterfly, Complex* line,
+                                       Complex (&v)[Line::VALUES]) const {
     const Line::Elements<0> elements(butterfly);
 #pragma unroll 4
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < Line::VALUES; ++k) {
       const u32 number = butterfly + k * Line::BUTTERFLIES;
-      lines[elements.place(k)] = {value(line, positions, number), value(line, positions, number + POINTS)};
+      line[elements.place(k)] = {value(from, positions, number), value(from, positions, number + POINTS)};
     }
-    elements.get(lines, v);
+    elements.get(line, v);
+  }
+
+  // The same of a window that begins at `position` of the one axis, and has no second half.
+  __device__ __forceinline__ void load_half(const T* from, i32 position, int butterfly,
+                                            Complex (&v)[Line::VALUES]) const {
+    const WindowAxis& axis = axes[0];
+    const i32 begin = max(-position, 0), end = min(axis.elements - position, axis.limit);
+    const i64 step = Line::BUTTERFLIES * axis.stride;
+    const T* element = from + i64(position + butterfly) * axis.stride;
+#pragma unroll
+    for (int k = 0; k < Line::VALUES; ++k, element += step) {
+      const i32 number = butterfly + k * Line::BUTTERFLIES;
+      v[k] = {number >= begin && number < end ? convert<f32>(*element) : 0.0f, 0.0f};
+    }
   }
 };
 
@@ -84,8 +109,8 @@ struct BlockLines {
   template <class Work> __device__ __forceinline__ void for_each(Work work) const {
 #pragma unroll 1
     for (i32 number = threadIdx.x; number < Line::BUTTERFLIES << log_count; number += blockDim.x) {
-      if (are_near) work(number & (count() - 1), number >> log_count);
-      else work(number / Line::BUTTERFLIES, number % Line::BUTTERFLIES);
+      const i32 line = are_near ? number & (count() - 1) : number / Line::BUTTERFLIES;
+      work(line, are_near ? number >> log_count : number % Line::BUTTERFLIES);
     }
   }
 
@@ -95,7 +120,7 @@ struct BlockLines {
     if constexpr (PASS < LAST) {
       for_each([&](int line, int butterfly) {
         const Line::Elements<PASS> elements(butterfly);
-        Complex v[16];
+        Complex v[Line::VALUES];
         elements.get(lines + line * Line::LINE, v);
         Line::split<PASS>(v, elements.number);
         elements.put(lines + line * Line::LINE, v);
@@ -110,7 +135,7 @@ struct BlockLines {
     if constexpr (PASS > 0) {
       for_each([&](int line, int butterfly) {
         const Line::Elements<PASS> elements(butterfly);
-        Complex v[16];
+        Complex v[Line::VALUES];
         elements.get(lines + line * Line::LINE, v);
         Line::join<PASS>(v, elements.number);
         elements.put(lines + line * Line::LINE, v);

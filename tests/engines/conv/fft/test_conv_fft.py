@@ -96,6 +96,18 @@ def test_a_filter_as_long_as_the_sequence(racing: Runtime, values: int) -> None:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("geometry", "is_half"),
+    [("hw=32 rs=32 pad=31:0", True), ("hw=21 rs=9 pad=8:3", True), ("hw=32 rs=32 pad=15:16", False)],
+)
+def test_empty_halves(racing: Runtime, geometry: str, is_half: bool, direction: str) -> None:
+    """Kernels of causal convolutions leave second halves out, and so do others whose lines have room for that. The
+    targets of a filter gradient are as few as the taps."""
+    plan = check(racing, case(f"n=2 c=3 k=3 groups=3 {geometry} layout=nchw epilogue=bias", direction), 64)
+    assert dict(plan.kernels[-1].parameters)["HALF"] == (is_half or direction == "wgrad")
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
 def test_device(device: Runtime, direction: str) -> None:
     check(device, case("n=2 c=4 k=4 groups=4 hw=60 rs=33 pad=32:0 layout=nchw alpha=2 beta=1", direction))
     check(device, case("n=2 c=3 k=9 hw=12x10 rs=5x3 pad=2 dtype=fp16 epilogue=scale+sigmoid", direction))

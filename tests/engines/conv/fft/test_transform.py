@@ -14,7 +14,7 @@ from lowdnn.cases import parse_case
 from lowdnn.engines.conv.fft.correlation import SpectralCorrelation
 from lowdnn.engines.conv.fft.spectra import WindowAxis, Windows, spectra_step
 from lowdnn.engines.conv.fft.targets import targets_step
-from lowdnn.engines.conv.fft.tiling import WINDOW_VALUES, TiledAxis, Tiling
+from lowdnn.engines.conv.fft.tiling import WINDOW_VALUES, TiledAxis, Tiling, butterfly_values
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.convolution_forward import ConvolutionForward
@@ -39,16 +39,10 @@ def expected_spectra(x: NDArray[np.float32]) -> NDArray[np.complex128]:
 
 def frequencies(points: int) -> NDArray[np.int64]:
     """f of each value of a spectrum, in the order in which the kernels store them."""
-    radices = [16] * (int(log2(points)) // 4)
-    rest = points // 16 ** len(radices)
-    radices = [rest, *radices] if rest > 1 else radices
-    places = np.zeros(1, np.int64)  # each group has one
-    step = 1
-    for radix in radices:
-        places = (places[:, None] + step * np.arange(radix)).reshape(-1)
-        step *= radix
-    butterflies = places.reshape(-1, 16)
-    return butterflies.T.reshape(-1)
+    places = np.zeros(1, np.int64)
+    while places.size < points:
+        places = np.concatenate([2 * places, 2 * places + 1])  # bits in reverse order
+    return places.reshape(-1, butterfly_values(points)).T.reshape(-1)
 
 
 def run(
@@ -85,6 +79,25 @@ def test_spectra(device: Runtime, count: int) -> None:
     found = run(device, step, (1, x), SPECTRA_UID, x.size).view(np.complex64).reshape(LINES, -1)
     expected = 0.5 * expected_spectra(x)[:, frequencies(count // 2)]
     assert norm_error(found, expected, count) < NORM_BOUND
+
+
+@pytest.mark.parametrize("count", [64, 128, 512, 4096])
+@pytest.mark.parametrize("offset", [-3, 0, 5])
+def test_conjugate_spectra_of_windows_without_a_second_half(device: Runtime, count: int, offset: int) -> None:
+    """Two windows that overlap, the first of which begins before the tensor where the offset is positive."""
+    points = count // 2
+    x = values_of(points + 9)
+    tensor = Tensor(1, DataType.FLOAT, (1, LINES, x.shape[1]), (x.size, x.shape[1], 1), 16)
+    windows = Windows(tensor, count, (WindowAxis(2, count, 7, offset, points - 2, 1),), is_flipped=False)
+    assert windows.are_half
+    step = spectra_step(windows, 2.0, TensorPointer(SPECTRA_UID), SM_90A, conjugates=True)
+    found = run(device, step, (1, x), SPECTRA_UID, 2 * LINES * count).view(np.complex64).reshape(LINES, 2, -1)
+    padded = np.pad(x, ((0, 0), (8, count)))
+    for window in range(2):
+        line = padded[:, 8 + 7 * window - offset :][:, :count].copy()
+        line[:, points - 2 :] = 0
+        expected = 2 * expected_spectra(line).conj()[:, frequencies(points)]
+        assert norm_error(found[:, window], expected, count) < NORM_BOUND
 
 
 @pytest.mark.parametrize("count", WINDOW_VALUES)
