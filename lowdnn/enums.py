@@ -400,6 +400,8 @@ class KnobType(CudnnEnum, c_prefix="CUDNN_KNOB_TYPE_"):
     WARP_TILES = 10008
     #: Neighbouring pixels that are taken for one.
     PACK_SIZE = 10009
+    #: Whether convolutions that are parts of a graph may run by transforms (FFT, Winograd).
+    TRANSFORMS = 10010
 
 
 class LayoutType(CudnnEnum, c_prefix="CUDNN_LAYOUT_TYPE_"):

@@ -6,6 +6,7 @@ A choice among engines begins with the lowest floor, and skips engines whose flo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,7 +14,8 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.gemm.instructions import MMA_UNITS, TRUE_FP32_TERMS, wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.engines.model.clock import ALL_EXPOSED, work_s
+from lowdnn.engines.model.clock import ALL_EXPOSED, launch_s, overlap, work_s
+from lowdnn.engines.model.plan_time import EXPOSED, launch_us
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
@@ -105,9 +107,21 @@ def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime
     Other operations take no time.
     """
     work = graph.derive(_flops_and_rates, floor.multipliers, arch)
-    arithmetic_s = sum(floor.waste * flops / rate for flops, rate in work)
+    arithmetic_s = sum(_arithmetic_s(flops, floor, rate) for flops, rate in work)
     moved_bytes = graph.derive(_moved_bytes) + floor.reread_bytes
     return LeastTime(arithmetic_s, moved_bytes / arch.copy_bytes_per_s)
+
+
+def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
+    """A time that no plan of ``engine`` is estimated to beat: its floor, with every multiprocessor at work."""
+    return graph.derive(_bound_us, floor_of(engine, graph), arch)
+
+
+def modelled_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
+    """The time by the model of ``engine`` for a graph that it takes, at most its plan's; 0 where it has none."""
+    if not isinstance(engine, Modelled) or not all(tensor.element_count for tensor in graph.outputs):
+        return 0.0
+    return launch_us(graph.derive(engine.busy_launch, arch), arch)
 
 
 def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
@@ -115,12 +129,25 @@ def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
     return work_s(launch.work, arch, ALL_EXPOSED)
 
 
-def fastest_s(contraction: Contraction, arch: ArchSpec) -> float:
-    """Seconds of a contraction's arithmetic on the fastest units of ``arch`` that take its types."""
-    return contraction.flops / _rate(contraction, Multipliers.FASTEST, arch)
+def least_arithmetic_s(contraction: Contraction, engines: Iterable[Engine], arch: ArchSpec) -> float:
+    """Seconds of a contraction's arithmetic, alone or in a larger graph, that no plan of ``engines`` goes below."""
+    own = (engine for engine in engines if isinstance(engine, Floored) and isinstance(contraction, engine.anchors))
+    floors = {_FASTEST, *(engine.floor(contraction) for engine in own)}
+    return min(_arithmetic_s(contraction.flops, floor, _rate(contraction, floor.multipliers, arch)) for floor in floors)
 
 
 _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
+
+
+def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:
+    """Any launch may begin while the one before ends."""
+    launches_s = floor.launches * launch_s(arch, 0.0, is_dependent=True)
+    least = least_time(graph, floor, arch)
+    return 1e6 * (launches_s + max(overlap(*least, EXPOSED), floor.slowness * max(least)))
+
+
+def _arithmetic_s(flops: int, floor: Floor, rate: float) -> float:
+    return floor.waste * flops / rate
 
 
 def _flops_and_rates(graph: OperationGraph, multipliers: Multipliers, arch: ArchSpec) -> tuple[tuple[int, float], ...]:

@@ -238,16 +238,25 @@ _SINGLE = (
     ),
 )
 
-#: Engines that transform their operands.
+#: Engines of convolutions that transform their operands, within the tolerance of convolutions.
 _TRANSFORMING = (
     EngineEntry(54, "conv_fft", "conv.fft.conv_fft.ConvFft", (ConvolutionOperation,)),
     *(
-        EngineEntry(index, name, f"conv.winograd.conv_winograd.{home}", (ConvolutionOperation,), (products,))
-        for index, name, home, products in (
-            (62, "conv_winograd_2x2", "ConvWinograd2x2", _PRODUCTS),
-            (63, "conv_winograd_4x4", "ConvWinograd4x4", _PRODUCTS),
-            (64, "conv_winograd_2x2_fp32", "ConvWinograd2x2Fp32", _TRUE_PRODUCTS),
-            (65, "conv_winograd_4x4_fp32", "ConvWinograd4x4Fp32", _TRUE_PRODUCTS),
+        EngineEntry(index, name, f"conv.winograd.conv_winograd.{home}", (ConvolutionOperation,), (_TRUE_PRODUCTS,))
+        for index, name, home in (
+            (64, "conv_winograd_2x2_fp32", "ConvWinograd2x2Fp32"),
+            (65, "conv_winograd_4x4_fp32", "ConvWinograd4x4Fp32"),
+        )
+    ),
+)
+
+#: Engines that run where somebody asks for them: every ``OptIn``.
+_ON_REQUEST = (
+    *(
+        EngineEntry(index, name, f"conv.winograd.conv_winograd.{home}", (ConvolutionOperation,), (_PRODUCTS,))
+        for index, name, home in (
+            (62, "conv_winograd_2x2", "ConvWinograd2x2"),
+            (63, "conv_winograd_4x4", "ConvWinograd4x4"),
         )
     ),
     *(
@@ -264,10 +273,16 @@ _TRANSFORMING = (
     ),
 )
 
-_COMPOSITE = EngineEntry(6, "composite", "composite.composite.Composite", (), (tuple(entry.name for entry in _SINGLE),))
+_COMPOSITE = EngineEntry(
+    6,
+    "composite",
+    "composite.composite.Composite",
+    (),
+    (tuple(entry.name for entry in _SINGLE), tuple(entry.name for entry in _TRANSFORMING)),
+)
 
-#: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
-ENGINES = EngineSet(sorted((*_SINGLE, *_TRANSFORMING, _COMPOSITE), key=lambda entry: entry.index))
+#: All engines in the order of their indices; ``composite``, the last resort, builds on all but those on request.
+ENGINES = EngineSet(sorted((*_SINGLE, *_TRANSFORMING, *_ON_REQUEST, _COMPOSITE), key=lambda entry: entry.index))
 
 
 def engine_named(name: str) -> Engine:

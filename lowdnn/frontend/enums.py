@@ -223,6 +223,7 @@ class knob_type(NumberedEnum):
     BLOCK_COLS = 10007
     WARP_TILES = 10008
     PACK_SIZE = 10009
+    TRANSFORMS = 10010
 
     SCHED_POLICY = 1000
     PACK_GQA = 1001

@@ -10,8 +10,9 @@ Modes, as cuDNN names them:
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
 made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. A plan
-that was made, the best one above all, is listed once more where it splits a sum, with partial sums in the workspace:
-without the split, further down, for whoever has less workspace to give.
+that was made, the best one above all, is listed once more, further down, where it splits a sum, with partial sums in
+the workspace, or where a part of ``composite`` runs by a transform: without the split or the transforms, for whoever
+has less workspace to give or wants no plan with their notes.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from typing import Protocol
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, LastResort, OptIn, Refusal, keeps_precision
 from lowdnn.engines.engine_set import anchored, reasons
+from lowdnn.engines.floor import bound_us, modelled_us
 from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import bound_us, modelled_us
 from lowdnn.heuristics.tuning.record_books import Found, Records, released_records
 from lowdnn.heuristics.tuning.records import RecordClock
 from lowdnn.one_line import listed
@@ -38,6 +39,8 @@ from lowdnn.status import BadParamError, NotSupportedError, Status
 
 #: Knobs that count the parts of a sum.
 SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
+#: Notes of plans that transform their operands.
+TRANSFORM_NOTES = frozenset({NumericalNote.FFT, NumericalNote.WINOGRAD})
 
 
 class PlanSource(StrEnum):
@@ -140,7 +143,7 @@ class Ranking:
         """Best first."""
         first: dict[Plan, Candidate] = {}
         for candidate in filter(None, (self.ready, *self._recorded)):
-            for found in (candidate, *_unsplit(candidate)):
+            for found in (candidate, *_plainer(candidate)):
                 first.setdefault(found.plan, found)
         estimated = sorted(self._estimated(), key=_order)
         return (*first.values(), *(found for found in estimated if found.made_plan not in first))
@@ -271,7 +274,7 @@ class Ranking:
             else:
                 candidate = self._candidate(engine)
                 yield candidate
-                yield from _unsplit(candidate)
+                yield from _plainer(candidate)
 
     def _least_us(self, bound: float, engine: Engine, best: Candidate) -> float:
         """A lower bound of an engine that takes the graph; the dearer one where that may tell it from the best."""
@@ -328,10 +331,21 @@ def with_parts(candidate: Candidate, most: int) -> Candidate | None:
     return Candidate(engine, graph, arch, choices, estimate, reason, fewer)
 
 
-def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
-    """The candidate without splits, where that saves workspace."""
-    whole = with_parts(candidate, 1)
-    return () if whole is None else (whole,)
+def _plainer(candidate: Candidate) -> Iterable[Candidate]:
+    """The candidate without splits, where that saves workspace, and without transforms of parts, where it has any."""
+    return filter(None, (with_parts(candidate, 1), _without_transforms(candidate)))
+
+
+def _without_transforms(candidate: Candidate) -> Candidate | None:
+    """The candidate with no part by FFT or Winograd; None where there is none."""
+    plan = candidate.plan
+    if not dict(plan.choices).get(KnobType.TRANSFORMS) or TRANSFORM_NOTES.isdisjoint(plan.numerical_notes):
+        return None
+    choices = {**candidate.choices, KnobType.TRANSFORMS: 0}
+    plain = candidate.engine.plan(candidate.graph, candidate.arch, choices)
+    estimate = max(plan_us(plain, candidate.arch), candidate.estimated_us)
+    reason = f"{_reason(plain, estimate)}, without transforms"
+    return Candidate(candidate.engine, candidate.graph, candidate.arch, choices, estimate, reason, plain)
 
 
 def _turn(bounded: tuple[float, Engine]) -> tuple[bool, bool, float, int]:

@@ -11,14 +11,13 @@ from lowdnn.arch.timings import Timings
 from lowdnn.cases import parse_case
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
-from lowdnn.engines.floor import Floor, Multipliers, floor_of, least_time
+from lowdnn.engines.floor import Floor, Multipliers, bound_us, floor_of, least_time
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.model.plan_time import launch_us, plan_us
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.heuristics.cost_model import bound_us
 from lowdnn.plan import Launch, MathUnit, Plan, Work
 from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph
 

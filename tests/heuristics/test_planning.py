@@ -12,11 +12,10 @@ import pytest
 from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.cases import parse_case
 from lowdnn.engines.composite.composite import Composite
-from lowdnn.engines.floor import Modelled
+from lowdnn.engines.floor import Modelled, bound_us, modelled_us
 from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.heuristics.cost_model import bound_us, modelled_us
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.floor import fastest_s
 from lowdnn.engines.launch import bytes_touched
 from lowdnn.engines.model.clock import launch_s, overlap
 from lowdnn.engines.model.plan_time import EXPOSED
@@ -25,9 +26,11 @@ class LeastCost:
     the interval may allow some to be skipped. An interval that writes no elements takes no launch.
     """
 
-    def __init__(self, graph: OperationGraph, arch: ArchSpec) -> None:
+    def __init__(self, graph: OperationGraph, arch: ArchSpec, least_s: Mapping[int, float]) -> None:
+        """least_s: seconds of arithmetic that each product takes at least, by the id of its operation."""
         self._graph = graph
         self._arch = arch
+        self._least_s = least_s
         self._read: set[int] = set()
         self._written: dict[int, int] = {}  # bytes written, by uid
         self._readers: dict[int, int] = {}  # readers outside the interval, by uid of a tensor written inside
@@ -48,8 +51,7 @@ class LeastCost:
         """Appends ``operation`` to the interval."""
         touches_all = isinstance(operation, MatmulOperation | ConvolutionOperation | PointwiseOperation)
         self._skips_products |= isinstance(operation, Softmax)
-        if isinstance(operation, MatmulOperation | ConvolutionOperation):
-            self._products_s += fastest_s(operation, self._arch)
+        self._products_s += self._least_s.get(id(operation), 0.0)
         for uid, tensor in {tensor.uid: tensor for tensor in inputs_of(operation).values()}.items():
             if uid in self._readers:
                 self._read_inside(tensor)

@@ -24,8 +24,11 @@ from lowdnn.engines.composite.least_cost import LeastCost
 from lowdnn.engines.composite.orders import SHORT, Places, orders_of
 from lowdnn.engines.composite.parts import NOTHING, PICOSECONDS_PER_US, Cost, Part, PartPlanner
 from lowdnn.engines.engine_set import anchored, reasons
+from lowdnn.engines.floor import least_arithmetic_s
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, outputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.matmul import MatmulOperation
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,8 @@ class _Search:
         self._arch = arch
         self._rules = rules_of(engines)
         self._planner = PartPlanner(graph, arch)
+        products = (op for op in graph.operations if isinstance(op, MatmulOperation | ConvolutionOperation))
+        self._least_s = {id(op): least_arithmetic_s(op, engines, arch) for op in products}
 
     def cheapest_cut(self, order: tuple[Operation, ...]) -> _Cut | None:
         """None where there is no cut."""
@@ -148,7 +153,7 @@ class _Search:
 
         Adds to ``places`` where fewer engines may take a longer one.
         """
-        growth, least = Growth(self._rules), LeastCost(self._graph, self._arch)
+        growth, least = Growth(self._rules), LeastCost(self._graph, self._arch, self._least_s)
         growth.add(order[start])
         for end in range(start + 1, len(order) + 1):
             kept, engines, is_bounded = growth.kept, growth.engines, growth.is_bounded

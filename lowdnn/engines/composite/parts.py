@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.forms import Form, Forms
 from lowdnn.engines.engine_set import anchored
+from lowdnn.engines.floor import bound_us, modelled_us
 from lowdnn.engines.model.plan_time import plan_us
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -108,12 +110,22 @@ class PartPlanner:
         if not possible:
             return None
         graph = self._graph.subgraph(operations)
-        plans = [engine.plan(graph, self._arch, {}) for engine in possible if engine.refuse(graph, self._arch) is None]
-        if not plans:
-            return None
-        costs = [cost_of(plan, self._arch) for plan in plans]
-        least = min(costs)
-        return _Planned(plans[costs.index(least)], form.uids, least)
+        bounded = sorted((bound_us(graph, engine, self._arch), turn) for turn, engine in enumerate(possible))
+        best: tuple[Cost, int, Plan] | None = None
+        for bound, turn in bounded:
+            engine = possible[turn]
+            if _is_beaten(bound, best) or engine.refuse(graph, self._arch) is not None:
+                continue
+            if not _is_beaten(modelled_us(graph, engine, self._arch), best):
+                plan = engine.plan(graph, self._arch, {})
+                found = (cost_of(plan, self._arch), turn, plan)
+                best = found if best is None else min(best, found, key=itemgetter(0, 1))
+        return None if best is None else _Planned(best[2], form.uids, best[0])
+
+
+def _is_beaten(least_us: float, best: tuple[Cost, int, Plan] | None) -> bool:
+    """Whether a plan of at least so many microseconds costs more than the best one."""
+    return best is not None and Cost(time_ps=int(least_us * PICOSECONDS_PER_US)) > best[0]
 
 
 def cost_of(plan: Plan, arch: ArchSpec) -> Cost:

@@ -32,13 +32,13 @@ def engines_of(plan: Plan) -> list[str]:
 
 
 def matmul_chain(
-    count: int, virtual_layout: Layout = Layout.ROW_MAJOR, data_type: DataType = DataType.FLOAT
+    count: int, virtual_layout: Layout = Layout.ROW_MAJOR, data_type: DataType = DataType.FLOAT, extent: int = 16
 ) -> OperationGraph:
-    """x w0 w1 ... of ``count`` products of 16 x 16 matrices; the last one is stored in fp32."""
+    """x w0 w1 ... of ``count`` products of ``extent`` x ``extent`` matrices; the last one is stored in fp32."""
     builder = CaseBuilder(virtual_type=data_type)
-    value = builder.tensor((16, 16), data_type)
+    value = builder.tensor((extent, extent), data_type)
     for number in range(count):
-        weight = builder.tensor((16, 16), data_type)
+        weight = builder.tensor((extent, extent), data_type)
         is_last = number == count - 1
         layout = Layout.ROW_MAJOR if is_last else virtual_layout
         value = builder.matmul(value, weight, store=DataType.FLOAT if is_last else None, layout=layout)
@@ -193,6 +193,11 @@ def test_precision_is_kept_where_an_engine_keeps_it() -> None:
     assert set(engines_of(ENGINE.plan(matmul_chain(2), SM_90A, {}))) == {"matmul_simt"}
     narrow = matmul_chain(2, data_type=DataType.BFLOAT16)
     assert set(engines_of(ENGINE.plan(narrow, SM_90A, {}))) <= {"matmul_mma", "matmul_wgmma"}
+
+
+def test_precision_is_kept_where_that_takes_longer() -> None:
+    cut = Composite((engine_named("matmul_mma"), engine_named("matmul_simt")))
+    assert engines_of(cut.plan(matmul_chain(2, extent=2048), SM_90A, {})) == ["matmul_simt"] * 2
 
 
 def test_every_workspace_offset_is_aligned() -> None:
