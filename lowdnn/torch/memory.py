@@ -64,8 +64,8 @@ class Memory(Protocol):
 
     def handle(self, device: Any) -> Handle: ...
 
-    def allocator(self, device: Any) -> Allocate:
-        """A function that allocates a tensor there, whose contents are undefined."""
+    def allocator(self, device: Any) -> Callable[[], Allocate]:
+        """A function that says what allocates tensors there now; their contents are undefined."""
 
     def launcher(self, steps: Sequence[LoadedStep], device: Any) -> Launch:
         """A function that launches the steps there, one behind the other."""
@@ -94,20 +94,21 @@ class CudaMemory:
     def handle(self, device: Any) -> Handle:
         return self._handles.of(device.index)
 
-    def allocator(self, device: Any) -> Allocate:
+    def allocator(self, device: Any) -> Callable[[], Allocate]:
         index = device.index
         current, on_current = torch._C._cuda_getDevice, getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 
-        def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
-            # The allocator behind Inductor's kernels takes half of the time, but knows the current device alone.
-            if on_current is not None and current() == index:
-                return on_current(shape, strides, dtype)
+        def anywhere(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
             return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
-        return allocate
+        def now() -> Allocate:
+            # The allocator behind Inductor's kernels takes half of the time, but knows the current device alone.
+            return on_current if on_current is not None and current() == index else anywhere
+
+        return now
 
     def launcher(self, steps: Sequence[LoadedStep], device: Any) -> Launch:
-        stream, index, allocate, byte = self._stream, device.index, self.allocator(device), torch.uint8
+        stream, index, allocator, byte = self._stream, device.index, self.allocator(device), torch.uint8
         prepared = [(step.loaded.execute, step.order, step.workspace_bytes) for step in steps]
 
         def launch(pointers: Pointers) -> None:
@@ -115,7 +116,7 @@ class CudaMemory:
             for execute, order, workspace_bytes in prepared:
                 if workspace_bytes:
                     # Given back at once: the allocator gives it to later work in this stream alone.
-                    workspace = allocate((workspace_bytes,), (1,), byte)
+                    workspace = allocator()((workspace_bytes,), (1,), byte)
                     execute(order(pointers), workspace.data_ptr(), now)
                 else:
                     execute(order(pointers), 0, now)
@@ -148,8 +149,11 @@ class EmulatedMemory:
     def handle(self, device: Any) -> Handle:
         return self._handles.of(0)
 
-    def allocator(self, device: Any) -> Allocate:
-        return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
+    def allocator(self, device: Any) -> Callable[[], Allocate]:
+        def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+            return torch.empty_strided(shape, strides, dtype=dtype)
+
+        return lambda: allocate
 
     def launcher(self, steps: Sequence[LoadedStep], device: Any) -> Launch:
         return lambda pointers: self._launch(steps, pointers, device)

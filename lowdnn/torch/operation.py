@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 #: A call's tensors, with ABSENT for None, and everything else that its graphs depend on, hashable.
 Arguments = tuple[tuple[Any, ...], tuple[Any, ...]]
 #: The results of a call: a place, None, a ``Constant``, a ``Piece``, a list of these, or a tuple of all.
@@ -29,19 +31,7 @@ class Piece:
     first: int
 
 
-class Given(float):
-    """A number that is the call's own: equal to all others, so that another one needs no other plan."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-class Absent:
+class Absent(torch.Tensor):
     """Stands for a tensor that a call does not have; it has the facts that a call's key asks tensors for."""
 
     shape = dtype = device = None
@@ -50,7 +40,8 @@ class Absent:
     data_ptr = int
 
 
-ABSENT = Absent()
+#: A tensor for Dynamo's check, which looks at all tensors of a call in one go.
+ABSENT = torch.empty(0, device="meta").as_subclass(Absent)
 
 
 def optional(tensor: Any) -> Any:
@@ -69,6 +60,7 @@ class Overload:
     what the native kernel is to compute, and may raise what graphs raise, which declines the call, too.
     kind: the settings that its plans depend on (``settings.reader``).
     keys: the dispatch keys at which it is taken over.
+    given: the place among the dispatcher's arguments of the number that each call has anew, without a new plan.
     fallback: called in place of the native kernel, with it, where that cannot read lowdnn's results.
     """
 
@@ -78,6 +70,7 @@ class Overload:
     sketch: Callable[..., Result]
     kind: str = ""
     keys: tuple[str, ...] = ("CUDA", "CPU")
+    given: int | None = None
     fallback: Callable[..., Any] | None = None
 
     @property

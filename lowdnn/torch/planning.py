@@ -40,7 +40,7 @@ class Prepared:
     new: the tensors to allocate.  parts: (place, offset in bytes) of what lies within them or within the call's own.
     steps: the launches, in order.  values: numbers on the host, which the plans read.
     addresses: theirs, which follow the places of tensors and parts.
-    given: (place among the values, place among the call's numbers) of those that each call has anew.
+    given: (place among the values, place among the dispatcher's arguments) of those that each call has anew.
     result: places of the results.  label: for profilers.
     """
 
@@ -79,8 +79,7 @@ def prepare(
     except LowdnnError as error:
         raise Declined(str(error).splitlines()[0]) from error
     addresses = tuple(ctypes.addressof(value) for value in sketch.values)
-    places = {id(number): place for place, number in enumerate(numbers)}
-    given = tuple((place, places[id(number)]) for place, number in sketch.given)
+    given = tuple((place, overload.given) for place in sketch.given if overload.given is not None)
     name = overload.name.removeprefix("lowdnn::")
     label = f"lowdnn::{name} " + "; ".join(_case_line(step.graph) for step in sketch.steps)
     return Prepared(

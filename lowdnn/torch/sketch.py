@@ -20,7 +20,6 @@ from lowdnn.ops.base import outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
-from lowdnn.torch.operation import Given
 
 Dims = tuple[int, ...]
 
@@ -75,7 +74,8 @@ class Sketch:
 
     tensors: the call's own, ABSENT where there is none.  new: the tensors that it returns.  steps: see ``end_step``.
     parts: see ``part``.
-    values: numbers on the host that travel with the launches.  given: the places among them of the calls' own ones.
+    values: numbers on the host that travel with the launches.  given: the places among them of those that each call has
+    anew (``Overload.given``).
     is_deterministic: whether each run has to give the same bits.
     allows_tf32: whether products may round fp32 operands to TF32.
     """
@@ -88,7 +88,7 @@ class Sketch:
         self.is_deterministic, self.allows_tf32 = is_deterministic, allows_tf32
         self.new: list[New] = []
         self.parts: list[tuple[int, int]] = []
-        self.given: list[tuple[int, Given]] = []
+        self.given: list[int] = []
         self.steps: list[Step] = []
         self.values: list[Any] = []
         self._alignment = alignment
@@ -142,14 +142,17 @@ class Sketch:
         return Tensor(self._next(), data_type, ones, ones, MAX_ALIGNMENT, constant_value=value)
 
     def value(self, value: float, rank: int, data_type: DataType) -> Tensor:
-        """A number of type FLOAT or DOUBLE that travels with the launch; ``Given`` ones are those of each call."""
+        """A number of type FLOAT or DOUBLE that travels with the launch."""
         ones = (1,) * rank
         tensor = Tensor(self._next(), data_type, ones, ones, MAX_ALIGNMENT, is_by_value=True)
-        if isinstance(value, Given):
-            self.given.append((len(self.values), value))
         self.values.append(ctypes.c_double(value) if data_type is DataType.DOUBLE else ctypes.c_float(value))
         self._places[tensor.uid] = -len(self.values)
         return tensor
+
+    def given_value(self, rank: int, data_type: DataType) -> Tensor:
+        """The number that each call has anew, as ``value`` has one."""
+        self.given.append(len(self.values))
+        return self.value(0.0, rank, data_type)
 
     def add(self, operation: Any) -> None:
         self._operations.append(operation)

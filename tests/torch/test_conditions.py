@@ -258,4 +258,4 @@ def test_statistics_of_inference_are_those_of_the_native_kernel_on_a_gpu() -> No
 
     sketch = SimpleNamespace(tensors=(SimpleNamespace(device=SimpleNamespace(type="cuda")),))
     with pytest.raises(sketching.Declined, match="statistics of the inference phase"):
-        forward(sketch, False, 0.1, 1e-5)
+        forward(sketch, False, 1e-5)

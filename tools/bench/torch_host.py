@@ -1,10 +1,11 @@
 """The host time of calls that ``lowdnn.torch`` takes over: ``python -m tools.bench.torch_host``.
 
-For each call one line has the microseconds of the native operation, of one that lowdnn has taken over and leaves to the
-native kernel, and of lowdnn's. Three more columns divide the last one: the allocation of the results, ``execute``, and
-the rest, which is what taking over costs. Without a GPU lowdnn launches nothing, and execute counts 0. Each figure is
-the least of several rounds, whose calls all fit into the launch queue. The last line has what a Python function in the
-dispatcher costs that does nothing.
+For each call one line has the microseconds of the native operation, of a Python function in the dispatcher that does
+nothing, of a call that lowdnn has taken over and leaves to the native kernel, and of lowdnn's. Three more columns
+divide the last one: the allocation of the results, ``execute``, and the rest, which is what taking over costs; it has
+what the function that does nothing takes. In brackets stands ``execute`` with addresses that are others than the last
+ones, which is what the layers of a network give it. Without a GPU lowdnn launches nothing, and execute counts 0. Each
+figure is the least of several rounds, whose calls all fit into the launch queue.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +23,8 @@ import torch
 from lowdnn.torch.catalog import OVERLOADS
 from lowdnn.torch.counts import PathCounts
 from lowdnn.torch.memory import CudaMemory, EmulatedMemory, Launch, LoadedStep, Pointers
-from lowdnn.torch.taken import Plans, Run, kernel
+from lowdnn.torch.run import Run
+from lowdnn.torch.taken import Plans, kernel
 
 _ROUNDS, _CALLS = 100, 30
 
@@ -43,43 +46,39 @@ def main() -> int:
     is_gpu = torch.cuda.is_available()
     device, memory = ("cuda", CudaMemory()) if is_gpu else ("cpu", NoLaunch())
     print(f"{'GPU ' + torch.cuda.get_device_name() if is_gpu else 'no GPU'}, torch {torch.__version__}")
-    columns = ("native", "left", "lowdnn", "allocate", "execute", "rest")
+    columns = ("native", "empty", "left", "lowdnn", "allocate", "execute", "rest", "(anew)")
     print(f"{'operation':<48}{''.join(f'{column:>9}' for column in columns)}  us")
     warnings.simplefilter("ignore")
     memory.prefers_fastest = False
     for name, call in _calls(device).items():
         _report(name, call, memory)
-    library = torch.library.Library("aten", "IMPL")
-    x = torch.randn(8, 8, device=device)
-    library.impl("mm", lambda keys, *args: args[0], memory.dispatch_key, with_keyset=True, allow_override=True)
-    print(f"{'an empty function':<48}{_microseconds(lambda: torch.mm(x, x)):>9.2f}")
-    library._destroy()
     memory.close()
     return 0
 
 
 def _calls(device: str) -> dict[str, Callable[[], Any]]:
-    """Calls of operations by the dispatcher's name."""
-    x, dy = torch.randn(2, 8, 8, 8, device=device), torch.randn(2, 8, 8, 8, device=device)
-    w, bias = torch.randn(8, 8, 3, 3, device=device), torch.randn(8, device=device)
-    a, rows = torch.randn(16, 16, device=device), torch.randn(16, device=device)
-    running = torch.zeros(8, device=device), torch.ones(8, device=device)
+    """Calls of operations by the dispatcher's name: convolutions of channels last in bf16, and other small tensors."""
+    image = {"device": device, "dtype": torch.bfloat16}
+    x, dy = (torch.randn(2, 64, 8, 8, **image).to(memory_format=torch.channels_last) for _ in range(2))
+    w = torch.randn(64, 64, 3, 3, **image).to(memory_format=torch.channels_last)
+    scale, bias, mean, variance = torch.rand(4, 64, device=device).unbind()
+    a, b, da = (torch.randn(64, 64, device=device) for _ in range(3))
     aten = torch.ops.aten
     pads = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    normed = torch.native_batch_norm(x, bias, bias, *running, True, 0.1, 1e-5)
-    layer_normed = torch.native_layer_norm(a, (16,), rows, rows, 1e-5)
+    normed = torch.native_batch_norm(x, scale, bias, mean, variance, True, 0.1, 1e-5)
+    layer_normed = torch.native_layer_norm(a, (64,), scale, bias, 1e-5)
     calls = {
-        "convolution": lambda: torch.conv2d(x, w, bias, padding=1),
-        "convolution_backward": lambda: aten.convolution_backward(dy, x, w, [8], *pads, [True, True, True]),
-        "mm": lambda: torch.mm(a, a),
-        "addmm": lambda: torch.addmm(rows, a, a),
-        "native_batch_norm": lambda: torch.native_batch_norm(x, bias, bias, *running, True, 0.1, 1e-5),
+        "convolution": lambda: torch.conv2d(x, w, padding=1),
+        "convolution_backward": lambda: aten.convolution_backward(dy, x, w, None, *pads, [True, True, False]),
+        "mm": lambda: torch.mm(a, b),
+        "addmm": lambda: torch.addmm(bias, a, b),
+        "native_batch_norm": lambda: torch.native_batch_norm(x, scale, bias, mean, variance, True, 0.1, 1e-5),
         "native_batch_norm_backward": lambda: aten.native_batch_norm_backward(
-            dy, x, bias, *running, *normed[1:], True, 1e-5, [True, True, True]
+            dy, x, scale, mean, variance, *normed[1:], True, 1e-5, [True, True, True]
         ),
-        "native_layer_norm": lambda: torch.native_layer_norm(a, (16,), rows, rows, 1e-5),
+        "native_layer_norm": lambda: torch.native_layer_norm(a, (64,), scale, bias, 1e-5),
         "native_layer_norm_backward": lambda: aten.native_layer_norm_backward(
-            a, a, (16,), *layer_normed[1:], rows, rows, [True, True, True]
+            da, a, (64,), *layer_normed[1:], scale, bias, [True, True, True]
         ),
         "_softmax": lambda: torch.softmax(a, -1),
         "avg_pool2d": lambda: torch._C._nn.avg_pool2d(x, 2),
@@ -89,73 +88,107 @@ def _calls(device: str) -> dict[str, Callable[[], Any]]:
 
 def _attentions() -> dict[str, Callable[[], Any]]:
     """The entries that PyTorch has for CUDA tensors, forward and backward."""
-    q, dy = (torch.randn(2, 4, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    q, k, v, dy = torch.randn(4, 2, 4, 64, 64, device="cuda", dtype=torch.bfloat16).unbind()
     aten = torch.ops.aten
     flash, cudnn = "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention"
-    ahead = aten._scaled_dot_product_flash_attention(q, q, q)
-    of_cudnn = aten._scaled_dot_product_cudnn_attention(q, q, q, None, True)
+    ahead = aten._scaled_dot_product_flash_attention(q, k, v)
+    of_cudnn = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True)
     return {
-        flash: lambda: aten._scaled_dot_product_flash_attention(q, q, q),
+        flash: lambda: aten._scaled_dot_product_flash_attention(q, k, v),
         f"{flash}_backward": lambda: aten._scaled_dot_product_flash_attention_backward(
-            dy, q, q, q, *ahead[:6], 0.0, False, *ahead[6:8]
+            dy, q, k, v, *ahead[:6], 0.0, False, *ahead[6:8]
         ),
-        cudnn: lambda: aten._scaled_dot_product_cudnn_attention(q, q, q, None, True),
+        cudnn: lambda: aten._scaled_dot_product_cudnn_attention(q, k, v, None, True),
         f"{cudnn}_backward": lambda: aten._scaled_dot_product_cudnn_attention_backward(
-            dy, q, q, q, *of_cudnn[:2], *of_cudnn[6:8], None, *of_cudnn[2:6], 0.0, False
+            dy, q, k, v, *of_cudnn[:2], *of_cudnn[6:8], None, *of_cudnn[2:6], 0.0, False
         ),
     }
 
 
 def _report(name: str, call: Callable[[], Any], memory: CudaMemory | EmulatedMemory) -> None:
     overload = next(item for item in OVERLOADS if item.name == name)
-    native_us = _microseconds(call)
+    native_us, results = _microseconds(call), call()
+    with _taken(overload.name, memory, lambda *_, **__: results):
+        empty_us = _microseconds(call)
     plans = Plans(overload, memory, PathCounts())
-    with _taken(plans):
+    with _taken(overload.name, memory, kernel(plans, _native(name, memory))):
         call()
         whole_us = _microseconds(call)
         (run,) = (found for found in plans._known.values() if isinstance(found, Run))
+        launched, kept = _launched(run, call)
         left = PathCounts().of(name, "left")
         plans._known.update(dict.fromkeys(plans._known, left))
+        plans._alike.clear()
         left_us = _microseconds(call)
     device = torch.device("cuda", torch.cuda.current_device()) if memory.is_gpu else torch.device("cpu")
-    allocate_us = sum(_allocation(new.shape, new.strides, new.dtype, device) for new in run.prepared.new)
-    execute_us = sum(_execution(step, device) for step in run.prepared.steps) if memory.is_gpu else 0.0
-    times = native_us, left_us, whole_us, allocate_us, execute_us, whole_us - allocate_us - execute_us
+    allocate = memory.allocator(device)()
+    new = [(new.shape, new.strides, new.dtype) for new in run.prepared.new]
+    allocate_us = sum(_microseconds(partial(allocate, *one)) for one in new)
+    execute_us, anew_us = _executions(run, launched, device) if memory.is_gpu else (0.0, 0.0)
+    del kept
+    rest_us = whole_us - allocate_us - execute_us
+    times = native_us, empty_us, left_us, whole_us, allocate_us, execute_us, rest_us, anew_us
     print(f"{name:<48}{''.join(f'{time_us:>9.2f}' for time_us in times)}", flush=True)
 
 
 @contextmanager
-def _taken(plans: Plans) -> Iterator[None]:
-    """The operation of ``plans`` is taken over."""
-    name, key = plans.overload.name, plans.memory.dispatch_key
+def _taken(name: str, memory: CudaMemory | EmulatedMemory, function: Callable[..., Any]) -> Iterator[None]:
+    """The function computes the operation."""
     library = torch.library.Library("aten", "IMPL")
-    native = torch.library.get_kernel(f"aten::{name}", key).call_boxed
-    library.impl(name, kernel(plans, native), key, with_keyset=True, allow_override=True)
+    library.impl(name, function, memory.dispatch_key, with_keyset=True, allow_override=True)
     try:
         yield
     finally:
         library._destroy()
 
 
-def _allocation(shape: Sequence[int], strides: Sequence[int], dtype: Any, device: Any) -> float:
-    return _microseconds(lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device))
+def _native(name: str, memory: CudaMemory | EmulatedMemory) -> Callable[..., Any]:
+    found: Callable[..., Any] = torch.library.get_kernel(f"aten::{name}", memory.dispatch_key).call_boxed
+    return found
 
 
-def _execution(step: LoadedStep, device: Any) -> float:
-    """``execute`` with addresses that stay as they are."""
-    tensors = [torch.zeros(max(region.size_bytes, 16), dtype=torch.uint8, device=device) for region in step.regions]
-    places = {region.place: tensor.data_ptr() for region, tensor in zip(step.regions, tensors, strict=True)}
-    if len(step.loaded.uids) != len(places):
-        return 0.0  # numbers on the host are those of the call
-    pointers = step.order([places.get(place, 0) for place in range(max(places) + 1)])
-    workspace = torch.empty(max(step.workspace_bytes, 1), dtype=torch.uint8, device=device)
+def _launched(run: Run, call: Callable[[], Any]) -> tuple[list[int], Any]:
+    """The addresses of all places of a call, and its results, which keep them."""
+    found, inner = list[int](), run.call
+
+    def recorded(tensors: tuple[Any, ...], arguments: tuple[Any, ...], pointers: list[int]) -> Any:
+        try:
+            return inner(tensors, arguments, pointers)
+        finally:
+            found[:] = pointers
+
+    run.call = recorded
+    try:
+        return found, call()
+    finally:
+        run.call = inner
+
+
+def _executions(run: Run, pointers: list[int], device: Any) -> tuple[float, float]:
+    """``execute`` of all steps with the addresses of a call, and with others each time."""
     stream = torch.cuda.current_stream().cuda_stream
-    return _microseconds(lambda: step.loaded.execute(pointers, workspace.data_ptr(), stream))
+    same_us = anew_us = 0.0
+    for step in run.prepared.steps:
+        room = [torch.zeros(region.size_bytes + 256, dtype=torch.uint8, device=device) for region in step.regions]
+        others = [*pointers]
+        for region, tensor in zip(step.regions, room, strict=True):
+            others[region.place] = tensor.data_ptr()
+        workspace = torch.empty(max(step.workspace_bytes, 1), dtype=torch.uint8, device=device)
+        execute, address = step.loaded.execute, workspace.data_ptr()
+        first, second = step.order(pointers), step.order(others)
+        same_us += _microseconds(partial(execute, first, address, stream))
+        anew_us += _microseconds(partial(_alternate, partial(execute, workspace=address, stream=stream), first, second))
+    return same_us, anew_us / 2
+
+
+def _alternate(execute: Callable[[tuple[int, ...]], None], first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    execute(first)
+    execute(second)
 
 
 def _microseconds(call: Callable[[], Any]) -> float:
     """The least time of a call over several rounds, without that of the loop. A GPU's queue is emptied between them."""
-    times = []
+    loops, times = [], []
     for _ in range(_ROUNDS):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -165,8 +198,9 @@ def _microseconds(call: Callable[[], Any]) -> float:
         middle = time.perf_counter_ns()
         for _ in range(_CALLS):
             call()
-        times.append((time.perf_counter_ns() - middle - (middle - begin)) / _CALLS / 1000)
-    return min(times)
+        loops.append(middle - begin)
+        times.append(time.perf_counter_ns() - middle)
+    return (min(times) - min(loops)) / _CALLS / 1000
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.torch.operation import ABSENT, Arguments, Given, Overload, Result, optional
+from lowdnn.torch.operation import ABSENT, Arguments, Overload, Result, optional
 from lowdnn.torch.operations.statistics import statistics_type
 from lowdnn.torch.sketch import FLOATS, Declined, Sketch, compute_type_of, name_of, suggested_strides
 
@@ -23,29 +23,29 @@ def read(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
 ) -> Arguments:
     tensors = x, optional(weight), optional(bias), optional(running_mean), optional(running_var)
-    return tensors, (training, Given(momentum), eps)
+    return tensors, (training, eps)
 
 
 def read_without_statistics(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Arguments:
-    return (x, optional(weight), optional(bias), ABSENT, ABSENT), (training, Given(momentum), eps)
+    return (x, optional(weight), optional(bias), ABSENT, ABSENT), (training, eps)
 
 
-def forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
+def forward(sketch: Sketch, training: bool, eps: float) -> Result:
     """(y, mean, inv_variance). In inference torch's CPU kernel gives no statistics; its CUDA kernel gives those in use,
     which is left to it."""
     if not training and sketch.tensors[_X].device.type == "cuda":
         raise Declined("statistics of the inference phase")
-    return _forward(sketch, training, momentum, eps)
+    return _forward(sketch, training, eps)
 
 
-def _forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
+def _forward(sketch: Sketch, training: bool, eps: float) -> Result:
     x, *parameters = sketch.tensors
     _check(x, *parameters)
     y = sketch.allocate(x.shape, x.dtype, suggested_strides((x,), x.shape))
     saved_type = statistics_type(x, *parameters)
     if training:
         saved = [sketch.allocate((x.shape[1],), saved_type) for _ in range(2)]
-        _add_training(sketch, y, saved, momentum, eps)
+        _add_training(sketch, y, saved, eps)
     else:
         saved = [sketch.allocate((0,), saved_type) for _ in range(2)]
         _add_inference(sketch, y, eps)
@@ -53,9 +53,9 @@ def _forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Res
     return (y, *saved)
 
 
-def cudnn_forward(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
+def cudnn_forward(sketch: Sketch, training: bool, eps: float) -> Result:
     """As ``forward``, with the reserve that cuDNN's gradients need and lowdnn's do not."""
-    results = _forward(sketch, training, momentum, eps)
+    results = _forward(sketch, training, eps)
     return (*results, sketch.allocate((0,), torch.uint8))
 
 
@@ -71,9 +71,9 @@ def read_no_update(
     return read(x, weight, bias, running_mean, running_var, False, momentum, eps)
 
 
-def no_update(sketch: Sketch, training: bool, momentum: float, eps: float) -> Result:
+def no_update(sketch: Sketch, training: bool, eps: float) -> Result:
     """As ``forward``, with an empty reserve."""
-    return (*forward(sketch, training, momentum, eps), sketch.allocate((0,), torch.uint8))
+    return (*forward(sketch, training, eps), sketch.allocate((0,), torch.uint8))
 
 
 def read_backward(
@@ -149,7 +149,7 @@ def any_backward_native(native: Callable[..., Any], keys: Any, *args: Any) -> An
     return torch.ops.aten.native_batch_norm_backward(*others)
 
 
-def _add_training(sketch: Sketch, y: int, saved: Sequence[int], momentum: float, eps: float) -> None:
+def _add_training(sketch: Sketch, y: int, saved: Sequence[int], eps: float) -> None:
     x = sketch.at(_X)
     compute = compute_type_of(x.data_type)
     ports: dict[str, Any] = _parameters(sketch)
@@ -158,7 +158,7 @@ def _add_training(sketch: Sketch, y: int, saved: Sequence[int], momentum: float,
         for name, place in (("mean", _RUNNING_MEAN), ("var", _RUNNING_VAR)):
             for direction in ("input", "output"):
                 ports[f"{direction}_running_{name}"] = _row(sketch, place)
-        ports["exp_avg_factor"] = sketch.value(momentum, x.rank, compute)
+        ports["exp_avg_factor"] = sketch.given_value(x.rank, compute)
     epsilon = sketch.value(eps, x.rank, compute)
     sketch.add(NormForward(NormMode.BATCH_NORM, NormFwdPhase.TRAINING, x, epsilon, sketch.at(y), **ports))
 
@@ -204,15 +204,18 @@ def _check(x: Any, *others: Any) -> None:
             raise Declined(f"parameters or statistics of {name_of(tensor.dtype)}")
 
 
+#: Momentum's place among the arguments of an entry: a network whose momentum changes needs one plan.
+_MOMENTUM, _MOMENTUM_OF_UPDATE = 6, 5
+
 OVERLOADS = (
-    Overload("native_batch_norm", "batch_norm", read, forward),
-    Overload("_native_batch_norm_legit", "batch_norm", read, forward),
+    Overload("native_batch_norm", "batch_norm", read, forward, given=_MOMENTUM),
+    Overload("_native_batch_norm_legit", "batch_norm", read, forward, given=_MOMENTUM),
     Overload("_native_batch_norm_legit.no_stats", "batch_norm", read_without_statistics, forward),
     Overload("native_batch_norm_backward", "batch_norm", read_backward, backward),
-    Overload("_batch_norm_with_update", "batch_norm", read_with_update, cudnn_forward),
+    Overload("_batch_norm_with_update", "batch_norm", read_with_update, cudnn_forward, given=_MOMENTUM_OF_UPDATE),
     Overload("_batch_norm_no_update", "batch_norm", read_no_update, no_update),
     Overload("batch_norm_backward", "batch_norm", read_any_backward, backward, fallback=any_backward_native),
-    Overload("cudnn_batch_norm", "batch_norm", read, cudnn_forward, keys=("CUDA",)),
+    Overload("cudnn_batch_norm", "batch_norm", read, cudnn_forward, keys=("CUDA",), given=_MOMENTUM),
     Overload(
         "cudnn_batch_norm_backward", "batch_norm", read_cudnn_backward, backward, keys=("CUDA",),
         fallback=cudnn_backward_native,
