@@ -8,8 +8,8 @@
 // through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block is 64 pixels, or 32 in
 // fp32, by 64 filters or channels.
 //
-// TF32X3: each product of fp32 is three of TF32; both operands are transposed in shared memory, and the parts of x that
-// are multiplied follow each other there (transposed_pixels.cuh, tf32x3_operands.cuh). Taps share no windows.
+// TF32X3: each product of fp32 is three of TF32; x is also split in shared memory, where its low parts follow the high
+// ones, and dy in registers (transposed_pixels.cuh, tf32x3_operands.cuh). Taps share no windows.
 //
 // Walk: the order in which k runs through the pixels of an operand, images outermost (pixel_walk.cuh). Position i of the
 // walk through dy is output pixel i; position i of the walk through x is the pixel that the tap reads for that output.
@@ -155,10 +155,10 @@ __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile
   tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
 }
 #elif TF32X3
-// Multiplies the tiles of a warpgroup in parts, with both operands transposed.
+// Multiplies the tiles of a warpgroup in parts, with x transposed.
 __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
-  const TransposingTile<Tile> transposing(tile, warpgroup);
-  const Tf32x3Sum<TransposingTile<Tile>> product{transposing};
+  typedef TransposedArrival<Tile> Arrival;
+  const Tf32x3Sum<Tile, RowsOfPixels, Arrival> product{tile, Arrival(warpgroup)};
   const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
     product(d, work.blocks, first_row, at, issued);
   };

@@ -52,30 +52,28 @@ struct TransposedColumns : OperandStage<f32, COLUMNS * (1 + IS_SPLIT), false, 1 
   static constexpr int TAPS = 1, COPIED_BYTES = COLUMNS * STAGE_ROW_BYTES;
 
   template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
-    constexpr u32 BLOCKS = COLUMNS / PIXEL_BLOCK;
+    constexpr u32 HALVES = 2 * (COLUMNS / PIXEL_BLOCK);
 #pragma unroll
-    for (u32 first = 0; first < BLOCKS; first += WARPS) {
-      const bool has_one = first + WARPS <= BLOCKS || warp < BLOCKS - first;
-      if (has_one) transpose_block(stage + (first + warp) * PIXEL_BLOCK_BYTES);
+    for (u32 first = 0; first < HALVES; first += WARPS) {
+      const u32 half = first + warp;
+      const bool has_one = first + WARPS <= HALVES || half < HALVES;
+      if (has_one) transpose_half(stage + half / 2 * PIXEL_BLOCK_BYTES, half % 2);
     }
   }
 
   static constexpr u64 offset(int, int step) { return Base::offset(0, step); }
 
  private:
-  // A lane transposes squares of 4 pixels by 4 channels; the squares of one round exchange their positions. Eight
+  // A lane transposes a square of 4 pixels by 4 channels; the squares of a half exchange their positions. Eight
   // neighbouring lanes read from, and write to, all banks.
-  static __device__ __forceinline__ void transpose_block(u32 block) {
+  static __device__ __forceinline__ void transpose_half(u32 block, u32 half) {
     const u32 lane = threadIdx.x % WARP_SIZE, pixels = lane % 8;
     const u32 pixel = pixels / 4 * 16 + pixels % 2 * 8 + pixels / 2 % 2;
-#pragma unroll
-    for (u32 round = 0; round < 2; ++round) {
-      const u32 channels = (pixels / 4 ^ round) * 4 + (pixels % 2 ^ lane / 16) * 2 + lane / 8 % 2;
-      const u32 from = block + pixel * STAGE_ROW_BYTES + (channels ^ pixel % 2) * CHUNK_BYTES;
-      const u32 to = block + channels * 4 * STAGE_ROW_BYTES + (pixels ^ (channels % 2 * 4)) * CHUNK_BYTES;
-      turn_words<IS_SPLIT * COPIED_BYTES>([&](u32 i) { return (from ^ (2 * i * CHUNK_BYTES)) + 2 * i * STAGE_ROW_BYTES; },
-                                          [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
-    }
+    const u32 channels = (pixels / 4 ^ half) * 4 + (pixels % 2 ^ lane / 16) * 2 + lane / 8 % 2;
+    const u32 from = block + pixel * STAGE_ROW_BYTES + (channels ^ pixel % 2) * CHUNK_BYTES;
+    const u32 to = block + channels * 4 * STAGE_ROW_BYTES + (pixels ^ (channels % 2 * 4)) * CHUNK_BYTES;
+    turn_words<IS_SPLIT * COPIED_BYTES>([&](u32 i) { return (from ^ (2 * i * CHUNK_BYTES)) + 2 * i * STAGE_ROW_BYTES; },
+                                        [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
   }
 };
 
@@ -112,6 +110,23 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   static __device__ __forceinline__ u64 descriptor(u32 stage) { return swizzled_operand(stage + COPIED_BYTES); }
   static constexpr u64 offset(int tap, int step) {
     return u64(step / 2 * SIXTEEN_BYTES + (step % 2 + tap * DISTANCE) * 2 * CHUNK_BYTES) >> 4;
+  }
+};
+
+// A as pixels by rows, in blocks of 32 by 32.
+struct RowsOfPixels {
+  // Reads the words of the warp for step `step` of k, in 64 rows of the stage at shared-memory address `stage` from
+  // `first_row` on, in the order of wgmma's registers.
+  static __device__ __forceinline__ void read(u32 (&words)[4], u32 stage, u32 first_row, u32 step) {
+    const u32 lane = threadIdx.x % WARP_SIZE, row = threadIdx.x / WARP_SIZE % 4 * 16 + lane / 4, pixel = lane % 4 * 2;
+    const u32 chunk = row % PIXEL_BLOCK / 4, block = stage + (first_row + row) / PIXEL_BLOCK * PIXEL_BLOCK_BYTES;
+    const u32 first = block + pixel * STAGE_ROW_BYTES + (chunk ^ pixel) * CHUNK_BYTES + row % 4 * 4;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      // 8 rows are two chunks; this lane's is the even one or the one after it.
+      const u32 from = first ^ ((i % 2 * 2 + step % 2) * CHUNK_BYTES), pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
+      words[i] = load_shared_32(from + pixels * STAGE_ROW_BYTES);
+    }
   }
 };
 
@@ -166,31 +181,16 @@ template <class Tile, class Multiply> struct PixelProduct {
   __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const typename Tile::Position& at) const {
     const u32 stage = tile.wait_full(at);
     StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
-    load(a, stage + first_row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES);
+#pragma unroll
+    for (u32 step = 0; step < Tile::STEPS; ++step) {
+#pragma unroll
+      for (u32 part = 0; part < Tile::PARTS; ++part) RowsOfPixels::read(a[step][part], stage, first_row + part * 64, step);
+    }
     fence_async_shared();
     named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
     // Keeps the compiler from moving uses of these registers to after the wgmma_fence that makes them ready.
 #pragma unroll
     for (int i = 0; i < Tile::STEPS * Tile::PARTS * 4; ++i) asm volatile("" : "+r"(a[0][0][i]));
-  }
-
-  // Loads fragments from blocks of 32 pixels by 32 rows, in the order of wgmma's registers.
-  static __device__ __forceinline__ void load(Fragments& a, u32 blocks) {
-    const u32 lane = threadIdx.x % WARP_SIZE, row = threadIdx.x / WARP_SIZE % 4 * 16 + lane / 4, pixel = lane % 4 * 2;
-    const u32 chunk = row % PIXEL_BLOCK / 4, block = blocks + row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES;
-    const u32 first = block + pixel * STAGE_ROW_BYTES + (chunk ^ pixel) * CHUNK_BYTES + row % 4 * 4;
-#pragma unroll
-    for (u32 step = 0; step < Tile::STEPS; ++step) {
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) {
-        // 8 rows are two chunks; this lane's is the even one or the one after it.
-        const u32 from = first ^ ((i % 2 * 2 + step % 2) * CHUNK_BYTES), pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
-#pragma unroll
-        for (u32 part = 0; part < Tile::PARTS; ++part) {
-          a[step][part][i] = load_shared_32(from + pixels * STAGE_ROW_BYTES + part * 2 * PIXEL_BLOCK_BYTES);
-        }
-      }
-    }
   }
 
   __device__ __forceinline__ void issue(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const Fragments& a,
@@ -214,26 +214,22 @@ template <class Tile, class Multiply> struct PixelProduct {
   }
 };
 
-// A tile whose stages hold pixels by rows and by columns: once a stage has arrived, its warps transpose both operands
-// and split that of the columns, as tf32x3_operands.cuh takes them.
-template <class Tile> struct TransposingTile : Tile {
-  typedef TransposedColumns<Tile::ROWS> Rows;
+// The arrival of a stage (tf32x3_operands.cuh): the warps of a team transpose and split B.
+template <class Tile> struct TransposedArrival {
   static constexpr u32 TEAM_WARPS = Tile::TEAM_WARPGROUPS * 4;
 
   const u32 warp, barrier;  // the warp's index in its team; the team's barrier
 
   // warpgroup: index among all consumers.
-  __device__ __forceinline__ TransposingTile(const Tile& tile, u32 warpgroup)
-      : Tile(tile), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
+  __device__ __forceinline__ TransposedArrival(u32 warpgroup)
+      : warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
         barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
 
-  // Called by all warps of the team, once for each stage.
-  __device__ __forceinline__ u32 wait_full(const typename Tile::Position& at) const {
-    const u32 stage = Tile::wait_full(at);
-    Rows::template transpose<TEAM_WARPS>(stage, warp);
+  __device__ __forceinline__ void begin(u32 stage) const {
     Tile::StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
+  }
+  __device__ __forceinline__ void end() const {
     fence_async_shared();
     named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
-    return stage;
   }
 };

@@ -1,8 +1,8 @@
 // Operands of a wgmma tile whose products of fp32 are three products of TF32 (include/math/tf32_parts.cuh).
 //
 // A's stages hold fp32 as it is in memory. A warp reads its 16 rows in the order in which wgmma takes A from registers,
-// and splits them there. B comes split (gemm/tf32_split.cu): a stage has the high parts of its columns, then the low
-// ones.
+// and splits them there. B comes split (gemm/tf32_split.cu), or is when its stage has arrived: a stage has the high parts
+// of its columns, then the low ones.
 // Tensor cores cut off bits of a sum instead of rounding it. So they sum one stage, 32 of k, beginning with the products
 // of low parts; fp32 units add the stages up, and errors grow with the root of their number.
 
@@ -32,16 +32,33 @@ template <class Loader, int LINES> struct SplitOperand : Loader {
   }
 };
 
-// The sums of a warpgroup, for Tile::consume_by.
-template <class Tile> struct Tf32x3Sum {
+// A as rows of a stage in the 128-byte swizzle, k along them.
+struct RowsOfK {
+  // Reads the words of the warp for step `step` of k, in 64 rows of the stage at shared-memory address `stage` from
+  // `first_row` on.
+  static __device__ __forceinline__ void read(u32 (&words)[4], u32 stage, u32 first_row, u32 step) {
+    const u32 lane = threadIdx.x % WARP_SIZE, row = lane % 16, rows = first_row + threadIdx.x / WARP_SIZE % 4 * 16;
+    ldmatrix_x4(words, stage + (rows + row) * STAGE_ROW_BYTES + (2 * step + lane / 16 ^ row % 8) * 16);
+  }
+};
+
+// What a tile does with a stage that has arrived before any of its warps multiplies it: nothing.
+struct AsItIs {
+  __device__ __forceinline__ void begin(u32) const {}
+  __device__ __forceinline__ void end() const {}
+};
+
+// The sums of a warpgroup, for Tile::consume_by.  Rows: reads A.  Arrival: see AsItIs.
+template <class Tile, class Rows = RowsOfK, class Arrival = AsItIs> struct Tf32x3Sum {
   static constexpr int STEPS = Tile::STEPS, PARTS = Tile::PARTS, ROW_BYTES = Tile::StageA::ROW_BYTES;
-  static constexpr int PART_BYTES = 64 * ROW_BYTES, SUMS = Tile::COLUMNS / 2;
+  static constexpr int SUMS = Tile::COLUMNS / 2;
   static_assert(ROW_BYTES == STAGE_ROW_BYTES && (PARTS == 1 || PARTS % 2 == 0), "whole rows, fragments by turns");
   typedef typename Tile::Position Position;
 
   struct Fragments { u32 high[STEPS][4], low[STEPS][4]; };
 
   const Tile& tile;
+  const Arrival arrival = {};
 
   // Two sets of fragments alternate: the tensor cores read one while the other is written.
   template <class Issued>
@@ -49,9 +66,8 @@ template <class Tile> struct Tf32x3Sum {
                                              const Issued& issued) const {
 #pragma unroll
     for (int i = 0; i < PARTS * SUMS; ++i) d[0][i] = 0;
-    const u32 rows = (first_row + threadIdx.x / WARP_SIZE % 4 * 16) * ROW_BYTES;
     Fragments even, odd;
-    fetch(even, tile.wait_full(at) + rows);
+    fetch_first(even, at, first_row);
     i32 left = blocks;
     if constexpr (PARTS == 1) {
       // Whether a stage was not the last one.
@@ -60,7 +76,7 @@ template <class Tile> struct Tf32x3Sum {
         at.advance();
         const bool goes_on = --left > 0;
         add(d[0], own, stage, [&] {
-          if (goes_on) fetch(next, tile.wait_full(at) + rows);
+          if (goes_on) fetch_first(next, at, first_row);
           else issued();
         });
         tile.release(stage);
@@ -69,14 +85,14 @@ template <class Tile> struct Tf32x3Sum {
       while (turn(even, odd) && turn(odd, even)) {}
     } else {
       for (; left > 0; --left) {
-        const u32 stage = at.stage, own_rows = tile.stages + stage * Tile::STAGE_BYTES + rows;
+        const u32 stage = at.stage, address = tile.stages + stage * Tile::STAGE_BYTES;
         at.advance();
 #pragma unroll
         for (int part = 0; part < PARTS; part += 2) {
-          add(d[part], even, stage, [&] { fetch(odd, own_rows + (part + 1) * PART_BYTES); });
+          add(d[part], even, stage, [&] { fetch(odd, address, first_row + (part + 1) * 64); });
           add(d[part + 1], odd, stage, [&] {
-            if (part + 2 < PARTS) fetch(even, own_rows + (part + 2) * PART_BYTES);
-            else if (left > 1) fetch(even, tile.wait_full(at) + rows);
+            if (part + 2 < PARTS) fetch(even, address, first_row + (part + 2) * 64);
+            else if (left > 1) fetch_first(even, at, first_row);
             else issued();
           });
         }
@@ -108,13 +124,20 @@ template <class Tile> struct Tf32x3Sum {
     for (int i = 0; i < SUMS; ++i) d[i] += sum[i];
   }
 
-  // Reads and splits the warp's 16 rows at shared-memory address `rows`, in the 128-byte swizzle.
-  static __device__ __forceinline__ void fetch(Fragments& a, u32 rows) {
-    const u32 lane = threadIdx.x % WARP_SIZE, row = lane % 16;
+  // Waits for a stage, prepares it and fetches its first rows.
+  __device__ __forceinline__ void fetch_first(Fragments& a, const Position& at, u32 first_row) const {
+    const u32 stage = tile.wait_full(at);
+    arrival.begin(stage);
+    fetch(a, stage, first_row);
+    arrival.end();
+  }
+
+  // Reads and splits the warp's 16 of 64 rows of the stage at shared-memory address `stage`.
+  static __device__ __forceinline__ void fetch(Fragments& a, u32 stage, u32 first_row) {
 #pragma unroll
     for (u32 step = 0; step < STEPS; ++step) {
       u32 words[4];
-      ldmatrix_x4(words, rows + row * ROW_BYTES + (2 * step + lane / 16 ^ row % 8) * 16);
+      Rows::read(words, stage, first_row, step);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const Tf32Parts parts = tf32_parts(words[i]);
