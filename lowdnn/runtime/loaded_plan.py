@@ -254,7 +254,7 @@ class LoadedPlan(ProcessBound):
             return
         last, self._pointers = self._pointers or self._unbound, None
         self._pack.check_tensors(ordered, last)
-        self._block.patch_tensors(ordered, last)
+        self._block.patch_tensors(ordered)
         if workspace != self._workspace:
             self._begin = self._pack.workspace_begin(workspace)
             self._block.patch_workspace(self._begin)

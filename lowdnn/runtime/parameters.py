@@ -36,9 +36,11 @@ from lowdnn.runtime.tensor_maps import EncodedMap, MapEncoder
 from lowdnn.status import BadParamError, LowdnnError
 from lowdnn.tensor_map import TENSOR_MAP_BYTES
 
-#: An 8-byte word of the block, and the offset in bytes that is added to the address that goes there. A plain tuple
-#: because patching is the second hottest path of the library.
-AddressSlot = tuple[int, int]
+#: An 8-byte word of the block, and the offset in bytes that is added to the workspace's address that goes there.
+WorkspaceSlot = tuple[int, int]
+#: A word, the index of the tensor whose address goes there, and the offset. A plain tuple, because patching is the
+#: second hottest path of the library: the layers of a network that have one plan bring their own addresses.
+TensorSlot = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class MapSlot:
 class ParameterBlock:
     """The block of one plan.
 
-    tensor_slots: for each tensor, in the order of ``plan.tensors``, where its address goes.
+    tensor_slots: where tensors' addresses go, by the index of each in ``plan.tensors``.
     workspace_slots: where the workspace's goes.  value_slots: where by-value tensors go.
     map_slots: tensor maps that hide their address from us; those that do not are among the former two.
     launch_parameters: for each launch, the address of its ``void*[]``.
@@ -101,7 +103,7 @@ class ParameterBlock:
             if encoded.address_word is not None
         ]
         self.tensor_slots = _tensor_slots(plan, bound)
-        self.workspace_slots = tuple(
+        self.workspace_slots: tuple[WorkspaceSlot, ...] = tuple(
             (position // 8, leaf.offset_bytes) for position, leaf in bound if isinstance(leaf, WorkspacePointer)
         )
         self.value_slots = _value_slots(plan, bound)
@@ -110,13 +112,11 @@ class ParameterBlock:
         self.argument_bytes = tuple(part.sizes for part in parts)
         self.launch_parameters = tuple(base + part.start + part.layout.pointers for part in parts)
 
-    def patch_tensors(self, addresses: tuple[int, ...], last: tuple[object, ...]) -> None:
-        """Writes the tensors' addresses that are others than ``last`` where they belong."""
-        words, tensor_slots = self._words, self.tensor_slots
-        for index, address in enumerate(addresses):
-            if address != last[index]:
-                for word, offset_bytes in tensor_slots[index]:
-                    words[word] = address + offset_bytes
+    def patch_tensors(self, addresses: tuple[int, ...]) -> None:
+        """Writes the tensors' addresses where they belong."""
+        words = self._words
+        for word, tensor, offset_bytes in self.tensor_slots:
+            words[word] = addresses[tensor] + offset_bytes
 
     def patch_workspace(self, address: int) -> None:
         for word, offset_bytes in self.workspace_slots:
@@ -231,12 +231,13 @@ def _parts(plan: Plan, encode_map: MapEncoder) -> Iterator[_Part]:
         end_bytes = part.end_bytes
 
 
-def _tensor_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[tuple[AddressSlot, ...], ...]:
-    slots: dict[int, list[AddressSlot]] = {tensor.uid: [] for tensor in plan.tensors}
-    for position, leaf in bound:
-        if isinstance(leaf, TensorPointer):
-            slots[leaf.uid].append((position // 8, leaf.offset_bytes))
-    return tuple(tuple(slots[tensor.uid]) for tensor in plan.tensors)
+def _tensor_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[TensorSlot, ...]:
+    indices = {tensor.uid: index for index, tensor in enumerate(plan.tensors)}
+    return tuple(
+        (position // 8, indices[leaf.uid], leaf.offset_bytes)
+        for position, leaf in bound
+        if isinstance(leaf, TensorPointer)
+    )
 
 
 def _value_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[ValueSlot, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.context import Context
@@ -39,6 +41,8 @@ class PackRules:
         self._checks_ranges = checks_ranges
         self._uids = tuple(tensor.uid for tensor in plan.tensors)
         self._rules = tuple(map(_rule, plan.tensors))
+        #: The bits that are 0 in every address where all tensors have the strictest alignment.
+        self._low_bits = max((alignment_bytes for _, alignment_bytes, _ in self._rules), default=1) - 1
         self._begins: dict[int, int] = {}
 
     def in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
@@ -65,6 +69,8 @@ class PackRules:
         rules = self._rules
         if len(addresses) != len(rules):
             raise BadParamError.at("variant_pack", expected=f"{len(rules)} addresses", got=len(addresses))
+        if not self._checks_ranges and self._are_plain(addresses):
+            return
         for index, address in enumerate(addresses):
             if address != last[index]:
                 lowest, alignment_bytes, tensor = rules[index]
@@ -72,6 +78,14 @@ class PackRules:
                     raise _tensor_error(tensor, address)
                 if self._checks_ranges and tensor.size_bytes and not tensor.is_by_value:
                     self._check_range(_where(tensor), address, tensor.size_bytes)
+
+    def _are_plain(self, addresses: tuple[int, ...]) -> bool:
+        """Whether all keep the strictest rule of any tensor, as most do; to look at each of them takes longer."""
+        try:
+            bits, lowest = reduce(or_, addresses), min(addresses)
+        except TypeError:
+            return False
+        return type(bits) is int and lowest >= LOWEST_HOST_ADDRESS and bits < 2**64 and not bits & self._low_bits
 
     def workspace_begin(self, address: int) -> int:
         """The first aligned address of the workspace at ``address``; that itself where the plan needs none.

@@ -121,7 +121,7 @@ def test_null_and_misaligned_pointers_are_named_and_leave_the_plan_usable(scale:
         execute(x + 4, y, alpha)
     with pytest.raises(BadParamError, match=r"uid 33 \(alpha\)\]: expected a host address, .*, got 2"):
         execute(x, y, 2)
-    for wrong in (None, "address", 2.5, 2**64, -16):
+    for wrong in (None, "address", 2.5, 2**64, -16, True, np.int64(x), np.uint64(x)):
         with pytest.raises(BadParamError, match=r"uid 11 \(x\)"):
             execute(wrong, y, alpha)
     execute(x, y, alpha)

@@ -89,7 +89,7 @@ OUTER = Struct(
 def test_values_land_where_the_kernel_reads_them() -> None:
     block = block_of(plan_of([Scalar(I64, 1)], [Scalar(I32, 4), OUTER]))
     alpha = np.array([1.5], np.float16)
-    block.patch_tensors((0x1000, 0), (None, 0))
+    block.patch_tensors((0x1000, 0))
     block.patch_workspace(0x8000)
     block.patch_values((0x1000, alpha.ctypes.data))
     outer = argument(block, 1, 1, Outer)
@@ -128,7 +128,7 @@ def test_a_number_that_follows_from_a_value() -> None:
 
 def test_a_pointer_in_several_launches_is_patched_in_all() -> None:
     block = block_of(plan_of([TensorPointer(7)], [TensorPointer(7, 16)]))
-    block.patch_tensors((0x40, 0), (None, 0))
+    block.patch_tensors((0x40, 0))
     found = [ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(p).value).value for p in block.launch_parameters]
     assert found == [0x40, 0x50]
 
@@ -138,8 +138,8 @@ def test_a_struct_of_several_launches_lies_in_the_block_once() -> None:
     launches = [(shared, Scalar(I32, 1)), (Scalar(I32, 2), shared), (Struct(shared.fields), Scalar(I32, 3))]
     block = block_of(plan_of(*launches))
     assert block.argument_bytes == ((16, 4), (4, 16), (16, 4))
-    assert [len(slots) for slots in block.tensor_slots] == [2, 0]
-    block.patch_tensors((0x1000, 0), (0, 0))
+    assert [tensor for _, tensor, _ in block.tensor_slots] == [0, 0]
+    block.patch_tensors((0x1000, 0))
     for launch, index, number in ((0, 0, 1), (1, 1, 2), (2, 0, 3)):
         pointer = argument(block, launch, index, ctypes.c_uint64 * 2)
         assert list(pointer) == [0x1010, 5]
@@ -173,7 +173,7 @@ class Mapped(ctypes.Structure):
 def test_addresses_go_into_tensor_maps() -> None:
     maps = (TensorMap(TensorPointer(7, 48), LAYOUT), TensorMap(WorkspacePointer(256), LAYOUT))
     block = block_of(plan_of([Scalar(I32, 1), Struct((Scalar(I32, 2), *maps, Scalar(I32, 3)))]))
-    block.patch_tensors((0x1000, 0), (None, 0))
+    block.patch_tensors((0x1000, 0))
     block.patch_workspace(0x8000)
     mapped = argument(block, 0, 1, Mapped)
     rest = np.arange(128, dtype=np.uint8).view(np.uint64).tolist()
@@ -187,7 +187,7 @@ def test_the_driver_replaces_addresses_that_hide() -> None:
     hiding = replace(LAYOUT, swizzle=TensorMapSwizzle.BYTES_128)
     maps = (TensorMap(TensorPointer(7, 48), hiding), TensorMap(WorkspacePointer(256), hiding))
     block = block_of(plan_of([Struct((Scalar(I32, 2), *maps, Scalar(I32, 3)))]))
-    assert block.tensor_slots == ((), ())
+    assert block.tensor_slots == ()
     assert block.workspace_slots == ()
     block.patch_maps((0x1000, 0), 0x8000, lambda content, address: content[8:] + address.to_bytes(8, "little"))
     mapped = argument(block, 0, 0, Mapped)
