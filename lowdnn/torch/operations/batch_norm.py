@@ -72,8 +72,8 @@ def read_no_update(
 
 
 def no_update(sketch: Sketch, training: bool, eps: float) -> Result:
-    """As ``forward``, with an empty reserve."""
-    return (*forward(sketch, training, eps), sketch.allocate((0,), torch.uint8))
+    """(y, no statistics, no reserve), on a GPU as well, where torch has no kernel of this entry."""
+    return (*_forward(sketch, training, eps), sketch.allocate((0,), torch.uint8))
 
 
 def read_backward(
