@@ -40,6 +40,11 @@ SMALLEST_COLUMNS = 8
 _COLUMNS = tuple(range(SMALLEST_COLUMNS, 257, SMALLEST_COLUMNS))
 #: Most parts of k.
 _MAX_SPLITS = 32
+#: Parts of k that are tried for products in terms, however many tiles there are: their tiles are small and their k is
+#: long, so that a last wave of few tiles takes a large share of the time.
+_EVENING_SPLITS = tuple(range(2, 9))
+#: Fewest blocks of k of such a part.
+_EVENING_BLOCKS = 32
 #: Most blocks of a cluster on every device.
 _MAX_CLUSTER = 8
 #: Choices that leave k whole.
@@ -344,7 +349,8 @@ def _menu_rates(values: tuple[Any, ...], resident_blocks: int, has_classes: bool
 
 
 def _splittings(product: WgmmaProduct, rates: Rates) -> Counts:
-    """Splits of each tile, in rows: whole, and as many parts as fill the device about once or twice (else whole).
+    """Splits of each tile, in rows: whole, and as many parts as fill the device about once or twice (else whole); for
+    products in terms also ``_EVENING_SPLITS``.
 
     Blocks that share operands or k are not split: measured, waiting for each other costs more than a split saves.
     """
@@ -354,10 +360,13 @@ def _splittings(product: WgmmaProduct, rates: Rates) -> Counts:
         return whole[np.newaxis]
     items = rates.items(product.m, product.n, product.batches)
     free = rates.clusters // items
-    if not free.any():
+    evening = [n for n in _EVENING_SPLITS if product.type.is_split and n * _EVENING_BLOCKS <= product.k_blocks]
+    if not (free.any() or evening):
         return whole[np.newaxis]
     splits = np.minimum(np.stack((whole, free, 2 * free + 1)), most)
-    return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters) & (rates.cluster == 1), splits, 1)
+    filling = (splits >= 2) & (items * splits <= 2 * rates.clusters)
+    found = [np.where(filling, splits, 1), *(whole[np.newaxis] * n for n in evening)]
+    return np.where(rates.cluster == 1, np.concatenate(found), 1)
 
 
 def _group(product: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> int:

@@ -113,6 +113,8 @@ def test_policies(policy: str, kernel_cache_dir: Path) -> None:
         for direction in ("fprop", "wgrad"):
             line = f"conv n=2 c=8 hw=7x6 k=9 rs=3x3 dir={direction} dtype=fp16"
             check_case(runtime, engine_named("conv_winograd_2x2"), line)
+        line = "conv n=2 c=9 hw=13x10 k=5 rs=3x3 dir=wgrad dtype=fp32"
+        check_case(runtime, engine_named("conv_winograd_4x4_fp32"), line, choices={KnobType.KERNEL_CFG: 1})
 
 
 def test_fewer_multiplications() -> None:
