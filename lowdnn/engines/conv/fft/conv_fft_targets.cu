@@ -8,7 +8,7 @@
 // channel, or in a filter gradient (SWAPPED) c and k.
 // Block: the lines of BlockLines, one window of each; blockIdx.x = tile of lines * windows + window.
 // Shared memory (dynamic): the block's lines of real_transform.cuh.
-// Launch: at most 512 threads; it may be a dependent launch.
+// Launch: a thread for each butterfly, at most 512; it may be a dependent launch.
 // Macros: POINTS SPATIAL (windows.cuh) FUSED SWAPPED; HALF: as in windows.cuh, of source and target; X_TYPE: the
 // source's type if FUSED; SPACED: 1 if elements of the target are farther apart than one position.
 
@@ -47,13 +47,14 @@ struct Place {
   i32 positions[SPATIAL];
 };
 
-__device__ __forceinline__ Place place_of_number(const Targets& p, u32 number, const i32 (&windows)[SPATIAL]) {
+__device__ __forceinline__ Place place_of(const Targets& p, u32 number, u32 window) {
   Place place = {};
+  digits<SPATIAL>(p.counts, window, place.positions);
   const u32 outer = p.order.inner.divide(number), inner = number - outer * p.order.inner.divisor;
   place.row = p.order.rows_are_inner ? inner : outer;
   place.map = p.order.rows_are_inner ? outer : inner;
 #pragma unroll
-  for (int s = 0; s < SPATIAL; ++s) place.positions[s] = windows[s] * p.axes[s].step - p.axes[s].offset;
+  for (int s = 0; s < SPATIAL; ++s) place.positions[s] = place.positions[s] * p.axes[s].step - p.axes[s].offset;
   return place;
 }
 
@@ -62,23 +63,16 @@ struct Source {
   Divider channel_maps;  // maps of one channel of the source
 
   // The passes of the source's transform but the last one.
-  template <class Places>
-  __device__ __forceinline__ void split(const BlockLines& block, const Places& place_of, u32 window,
-                                        Complex* lines) const {
+  __device__ __forceinline__ void split(const BlockLines& block, const Place& place, u32 window, Complex* line) const {
     i32 positions[SPATIAL];
     source.begin(window, positions);
-    block.for_each([&](int line, int butterfly) {
-      const Place place = place_of(line);
-      source.split(source.line(place.row, channel_maps.divide(place.map)), positions, butterfly,
-                   lines + line * Line::LINE);
-    });
-    block.split_between<Line::passes()>(lines);
+    source.split(source.line(place.row, channel_maps.divide(place.map)), positions, block.butterfly(), line);
+    block.split_between<Line::passes()>(line);
   }
 };
 
 struct NoSource {
-  template <class Places>
-  __device__ __forceinline__ void split(const BlockLines&, const Places&, u32, Complex*) const {}
+  __device__ __forceinline__ void split(const BlockLines&, const Place&, u32, Complex*) const {}
 };
 
 struct Params : Targets, Either<FUSED, Source, NoSource>::Type {};
@@ -110,66 +104,67 @@ __device__ __forceinline__ void finish_half(const Params& p, const Place& place,
   const i64 coordinate[SPATIAL + 2] = {SWAPPED ? place.map : place.row, SWAPPED ? place.row : place.map};
   const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
   const TargetAxis& axis = p.axes[0];
-  const u32 end = min(axis.elements, place.positions[0] + axis.offset + axis.step);
+  const i32 position = place.positions[0];
+  const ElementRange elements(butterfly, -position, min(axis.elements - position, axis.offset + axis.step));
+  const auto store = [&](bool are_all) {
 #pragma unroll
+    for (int k = 0; k < Line::VALUES; ++k) {
+      const f32 values[1] = {v[k].x};
+      if (!are_all && (k < elements.begin || k >= elements.end)) continue;
+      Functor::apply<1>(p.epilogue, cursor, i64(position + butterfly) + k * Line::BUTTERFLIES, 1, values);
+    }
+  };
+  if (elements.begin == 0 && elements.end >= Line::VALUES) store(true);  // then addresses differ by constants
+  else store(false);
+}
+
+// The last pass back, to the epilogue. The place is computed anew, since registers are scarce in the passes before.
+__device__ __forceinline__ void join_last(const Params& p, u32 number, u32 window, int butterfly, Complex* line) {
+  const Place place = place_of(p, number, window);
+  const Line::Elements<0> elements(butterfly);
+  Complex v[Line::VALUES];
+  elements.get(line, v);
+  Line::join<0>(v, 0);
+  if constexpr (HALF) return finish_half(p, place, butterfly, v);
+  elements.put(line, v);  // read again, which needs fewer registers
+#pragma unroll 2
   for (int k = 0; k < Line::VALUES; ++k) {
-    const i32 element = place.positions[0] + butterfly + k * Line::BUTTERFLIES;
-    const f32 values[1] = {v[k].x};
-    if (u32(element) < end) Functor::apply<1>(p.epilogue, cursor, element, 1, values);
+    const u32 value = butterfly + k * Line::BUTTERFLIES;
+    const Complex values = line[elements.place(k)];
+    finish(p, place, value, values.x);
+    finish(p, place, value + POINTS, values.y);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  Complex* const lines = reinterpret_cast<Complex*>(shared);
   constexpr int LAST = Line::passes();
+  Complex* const line = reinterpret_cast<Complex*>(shared) + p.block.line() * Line::LINE;
   const u32 tile = p.count.divide(blockIdx.x), window = blockIdx.x - tile * p.count.divisor;
-  i32 windows[SPATIAL];
-  digits<SPATIAL>(p.counts, window, windows);
-  // Lines past the last one repeat it and are not stored.
-  const auto number_of = [&](int line) { return min(i32(tile) * p.block.count() + line, p.lines - 1); };
-  const auto place_of = [&](int line) { return place_of_number(p, number_of(line), windows); };
+  const i32 wanted = i32(tile) * p.block.count() + p.block.line(), butterfly = p.block.butterfly();
+  const i32 number = min(wanted, p.lines - 1);  // lines past the last one repeat it and are not stored
+  const Place place = place_of(p, number, window);
   wait_for_previous_kernel();
   allow_next_kernel();
 
-  p.split(p.block, place_of, window, lines);
+  p.split(p.block, place, window, line);
 
   // The values of the target's spectrum, and the first pass back.
-  p.block.for_each([&](int line, int butterfly) {
-    const i64 spectrum = FUSED ? i64(place_of(line).map) : i64(number_of(line)) * p.count.divisor + window;
-    const Line::Elements<LAST> elements(butterfly);
-    Complex v[Line::VALUES];
-    if constexpr (FUSED) {
-      elements.get(lines + line * Line::LINE, v);
-      Line::split<LAST>(v, elements.number);
-    }
+  const i64 spectrum = FUSED ? i64(place.map) : i64(number) * p.count.divisor + window;
+  const Line::Elements<LAST> elements(butterfly);
+  Complex v[Line::VALUES];
+  if constexpr (FUSED) {
+    elements.get(line, v);
+    Line::split<LAST>(v, elements.number);
+  }
 #pragma unroll
-    for (int k = 0; k < Line::VALUES; ++k) {
-      const Complex value = p.spectra[spectrum_place(spectrum, butterfly, k)];
-      v[k] = FUSED ? v[k] * value : value;
-    }
-    Line::join<LAST>(v, elements.number);
-    elements.put(lines + line * Line::LINE, v);
-  });
+  for (int k = 0; k < Line::VALUES; ++k) {
+    const Complex value = p.spectra[spectrum_place(spectrum, butterfly, k)];
+    v[k] = FUSED ? v[k] * value : value;
+  }
+  Line::join<LAST>(v, elements.number);
+  elements.put(line, v);
 
-  // The passes between, and the last one, to the epilogue.
-  p.block.join_between<LAST>(lines);
-  p.block.for_each([&](int line, int butterfly) {
-    if (i32(tile) * p.block.count() + line >= p.lines) return;
-    const Place place = place_of(line);
-    const Line::Elements<0> elements(butterfly);
-    Complex* const own = lines + line * Line::LINE;
-    Complex v[Line::VALUES];
-    elements.get(own, v);
-    Line::join<0>(v, 0);
-    if constexpr (HALF) return finish_half(p, place, butterfly, v);
-    elements.put(own, v);  // read again, which needs fewer registers
-#pragma unroll 2
-    for (int k = 0; k < Line::VALUES; ++k) {
-      const u32 number = butterfly + k * Line::BUTTERFLIES;
-      const Complex values = own[elements.place(k)];
-      finish(p, place, number, values.x);
-      finish(p, place, number + POINTS, values.y);
-    }
-  });
+  p.block.join_between<LAST>(line);
+  if (wanted < p.lines) join_last(p, wanted, window, butterfly, line);
 }

@@ -12,7 +12,6 @@ from lowdnn.plan import Argument, Launch, Struct, Work
 
 #: Values of all lines of a block, if it has more than one: less than 48 KiB of shared memory, which every device has.
 _BLOCK_VALUES = 1 << 13
-_MAX_THREADS = 512
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,8 @@ class Lines:
 
     @property
     def threads(self) -> int:
-        return min(_MAX_THREADS, self.own * self.points // self.butterfly)
+        """One for each butterfly of the block's lines, 512 at most."""
+        return self.own * self.points // self.butterfly
 
     @property
     def blocks(self) -> int:

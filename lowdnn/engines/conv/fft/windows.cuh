@@ -1,4 +1,4 @@
-// Windows of tensors as lines of real values, and the block's walk through the passes of their transforms.
+// Windows of tensors as lines of real values, and a block's walk through the passes of their transforms.
 //
 // A window is a box of positions; its value at coordinates (a, b, c) is number (a * extent_b + b) * extent_c + c of the
 // line, and zeros follow. A product of two lines' polynomials is a convolution in one dimension. It is that of the
@@ -21,6 +21,16 @@ struct WindowAxis {
   i32 elements;
   Divider spacing;
   i64 stride;
+};
+
+// The elements of a butterfly in the first pass with numbers from `first` to `last` - 1: elements begin to end - 1.
+struct ElementRange {
+  i32 begin, end;
+  __device__ __forceinline__ ElementRange(int butterfly, i32 first, i32 last)
+      : begin(index(first - butterfly)), end(index(last - butterfly)) {}
+  static __device__ __forceinline__ i32 index(i32 number) {
+    return number > 0 ? i32(u32(number + Line::BUTTERFLIES - 1) / Line::BUTTERFLIES) : 0;
+  }
 };
 
 template <class T, bool HAS_GAPS> struct Windows {
@@ -87,60 +97,63 @@ template <class T, bool HAS_GAPS> struct Windows {
   __device__ __forceinline__ void load_half(const T* from, i32 position, int butterfly,
                                             Complex (&v)[Line::VALUES]) const {
     const WindowAxis& axis = axes[0];
-    const i32 begin = max(-position, 0), end = min(axis.elements - position, axis.limit);
-    const i64 step = Line::BUTTERFLIES * axis.stride;
-    const T* element = from + i64(position + butterfly) * axis.stride;
+    const ElementRange elements(butterfly, -position, min(axis.elements - position, axis.limit));
+    const T* first = from + i64(position + butterfly) * axis.stride;
+    const auto read = [&](i64 stride, i32 begin) {
 #pragma unroll
-    for (int k = 0; k < Line::VALUES; ++k, element += step) {
-      const i32 number = butterfly + k * Line::BUTTERFLIES;
-      v[k] = {number >= begin && number < end ? convert<f32>(*element) : 0.0f, 0.0f};
-    }
+      for (int k = 0; k < Line::VALUES; ++k) {
+        const bool exists = k >= begin && k < elements.end;
+        v[k] = {exists ? convert<f32>(first[k * Line::BUTTERFLIES * stride]) : 0.0f, 0.0f};
+      }
+    };
+    if (axis.stride == 1 && position >= 0) read(1, 0);  // then addresses differ by constants
+    else read(axis.stride, elements.begin);
   }
 };
 
-// The lines of a block, in shared memory.
+// The lines of a block, in shared memory. Each thread has one butterfly of one line in every pass.
 struct BlockLines {
   i32 log_count;  // the block has 2^log_count lines
   i32 are_near;   // whether neighbouring threads have neighbouring lines
 
   __device__ __forceinline__ i32 count() const { return 1 << log_count; }
-
-  // Calls work(line, butterfly) for every butterfly.
-  template <class Work> __device__ __forceinline__ void for_each(Work work) const {
-#pragma unroll 1
-    for (i32 number = threadIdx.x; number < Line::BUTTERFLIES << log_count; number += blockDim.x) {
-      const i32 line = are_near ? number & (count() - 1) : number / Line::BUTTERFLIES;
-      work(line, are_near ? number >> log_count : number % Line::BUTTERFLIES);
-    }
+  __device__ __forceinline__ i32 line() const {
+    return are_near ? threadIdx.x & (count() - 1) : threadIdx.x / Line::BUTTERFLIES;
+  }
+  __device__ __forceinline__ i32 butterfly() const {
+    return are_near ? threadIdx.x >> log_count : threadIdx.x % Line::BUTTERFLIES;
   }
 
-  // The passes between the first one and pass LAST, there. Begins and ends with a barrier.
-  template <int LAST, int PASS = 1> __device__ __forceinline__ void split_between(Complex* lines) const {
-    __syncthreads();
+  // Waits until values are stored that the butterflies of pass PASS exchange with those of the next one, or of the way
+  // back. They belong to one group, which often is that of a warp.
+  template <int PASS> __device__ __forceinline__ void wait() const {
+    if (Line::group(PASS) <= 32 * Line::VALUES && !are_near) __syncwarp();
+    else __syncthreads();
+  }
+
+  // The passes of a line between the first one and pass LAST, there, with waits before and after each.
+  template <int LAST, int PASS = 1> __device__ __forceinline__ void split_between(Complex* line) const {
+    wait<PASS - 1>();
     if constexpr (PASS < LAST) {
-      for_each([&](int line, int butterfly) {
-        const Line::Elements<PASS> elements(butterfly);
-        Complex v[Line::VALUES];
-        elements.get(lines + line * Line::LINE, v);
-        Line::split<PASS>(v, elements.number);
-        elements.put(lines + line * Line::LINE, v);
-      });
-      split_between<LAST, PASS + 1>(lines);
+      const Line::Elements<PASS> elements(butterfly());
+      Complex v[Line::VALUES];
+      elements.get(line, v);
+      Line::split<PASS>(v, elements.number);
+      elements.put(line, v);
+      split_between<LAST, PASS + 1>(line);
     }
   }
 
-  // The passes between pass LAST and the first one, back. Begins and ends with a barrier.
-  template <int LAST, int PASS = LAST - 1> __device__ __forceinline__ void join_between(Complex* lines) const {
-    __syncthreads();
+  // The passes of a line between pass LAST and the first one, back, with waits before and after each.
+  template <int LAST, int PASS = LAST - 1> __device__ __forceinline__ void join_between(Complex* line) const {
+    wait<PASS>();
     if constexpr (PASS > 0) {
-      for_each([&](int line, int butterfly) {
-        const Line::Elements<PASS> elements(butterfly);
-        Complex v[Line::VALUES];
-        elements.get(lines + line * Line::LINE, v);
-        Line::join<PASS>(v, elements.number);
-        elements.put(lines + line * Line::LINE, v);
-      });
-      join_between<LAST, PASS - 1>(lines);
+      const Line::Elements<PASS> elements(butterfly());
+      Complex v[Line::VALUES];
+      elements.get(line, v);
+      Line::join<PASS>(v, elements.number);
+      elements.put(line, v);
+      join_between<LAST, PASS - 1>(line);
     }
   }
 };
