@@ -53,6 +53,7 @@ class WgmmaProduct:
     is_a_misaligned, is_b_misaligned: operands with rows that do not begin at multiples of STAGE_ROW_BYTES, so that
     a row of a stage lies in two cache lines.
     is_a_pixels, is_b_pixels: operands that come by im2col map.  has_narrow_pixels: a pixel fills less than half a row.
+    has_many_taps: pixels are those of a filter with more taps along an axis than one window has.
     rows_continue: the last row of a product's operand is followed by the first row of the next product's.
     is_transposed: the tiles' rows are the output's columns.
     is_located: the functor stores, each group of elements at its own coordinates.
@@ -85,6 +86,7 @@ class WgmmaProduct:
     is_a_pixels: bool = False
     is_b_pixels: bool = False
     has_narrow_pixels: bool = False
+    has_many_taps: bool = False
     rows_continue: bool = False
     is_transposed: bool = False
     is_located: bool = False

@@ -25,6 +25,8 @@ _HALF_ROW_COST = 0.82
 _LINES_OF_K_COST = 0.85
 #: Least seconds of a stage's row that comes by im2col map.
 _PIXEL_S = 1.8e-9
+#: Least seconds of such a row for a filter of more than 7 taps along an axis.
+_TAPS_PIXEL_S = 3e-9
 #: Least seconds of such a row if it is mostly padding.
 _NARROW_PIXEL_S = 16e-9
 #: Multiple of the tensor cores' sustained rate that a multiprocessor reaches while others leave it their power. It was
@@ -100,7 +102,8 @@ def copy_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: Ma
     if traits.is_a_mn_major and traits.is_b_mn_major:
         line_bytes *= _LINES_OF_K_COST
     pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels
-    pixel_s = _NARROW_PIXEL_S if traits.has_narrow_pixels else _PIXEL_S
+    pixel_s = _TAPS_PIXEL_S if traits.has_many_taps else _PIXEL_S
+    pixel_s = _NARROW_PIXEL_S if traits.has_narrow_pixels else pixel_s
     l2 = max(lines * line_bytes / l2_bytes_per_s, pixels * pixel_s)
     # One stage is multiplied while the copies of the others are in flight.
     on_their_way = (tile.stages - 1) * blocks

@@ -52,7 +52,7 @@ class Im2colChoice:
         choices = [
             (place, False)
             for place, variant in enumerate(self._variants)
-            if not variant.keeps_filter or variant.keeps_columns
+            if not variant.has_short_windows and (not variant.keeps_filter or variant.keeps_columns)
         ]
         if self._may_be_transposed and self._has_few_columns:
             # The variant that loads least comes first, since the model may estimate equal times.

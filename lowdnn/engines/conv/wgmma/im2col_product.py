@@ -260,6 +260,16 @@ class Im2colProduct:
         """Whether the resident filter makes up the columns of the tiles."""
         return self.keeps_filter and self.classes[0].axes[-1].run == 1
 
+    @property
+    def has_many_taps(self) -> bool:
+        """Whether a line of the filter has more taps than one window."""
+        return any(pixel_class.axes[-1].taps > _MAX_WINDOW_TAPS for pixel_class in self.classes)
+
+    @property
+    def has_short_windows(self) -> bool:
+        """Whether windows have not all taps of a line. Measured, they are better with pixels as the tiles' columns."""
+        return 1 < self.classes[0].axes[-1].run < self.classes[0].axes[-1].taps
+
     def window(self, is_transposed: bool) -> TapWindow | None:
         """The window of a stage, if several taps share one."""
         last = self.classes[0].axes[-1]
@@ -354,6 +364,7 @@ class Im2colProduct:
             is_a_pixels=pixels_are_rows,
             is_b_pixels=not pixels_are_rows,
             rows_continue=operands.groups > 1,
+            has_many_taps=self.has_many_taps,
             has_narrow_pixels=weights.depth * operands.instruction.element_bytes < operands.row_bytes // 2,
             is_located=is_located,
             is_transposed=is_transposed and not is_located,

@@ -248,7 +248,7 @@ struct TileWgmma {
     sum_blocks(blocks, at, issue_block, issued);
   }
 
-  // The same of lines of `period` k blocks, at least 2, the last of which has LAST_STEPS steps.
+  // Sums over lines of `period` k blocks, at least 2, of which the last one has LAST_STEPS steps.
   template <int LAST_STEPS, class Multiply, class Issued>
   __device__ __forceinline__ void uneven_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, i32 period,
                                              u32 first_row, Position& at, const Multiply& multiply,
