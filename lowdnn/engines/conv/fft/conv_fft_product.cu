@@ -6,10 +6,11 @@
 // windows(t): the sum over the axes of t_s * windows[s]; tiles and pieces have numbers with the last axis fastest.
 // Thread: one u, ROWS pairs of row and tile, COLUMNS columns. A warp has 32 neighbouring u; nothing is shared but
 // through caches, since operands are read in whole lines.
-// Block: WARP_ROWS x WARP_COLUMNS warps with the same u, of neighbouring pairs and columns of a group; blockIdx.x =
-// (u / 32 * groups + group) * parts + part, so that blocks that run at the same time read the same lines.
-// Launch: 32 * WARP_ROWS * WARP_COLUMNS threads; it may be a dependent launch.
-// Macros: POINTS ROWS COLUMNS WARP_ROWS WARP_COLUMNS SPATIAL.
+// Block: SLICES times WARP_ROWS x WARP_COLUMNS warps with the same u, of neighbouring pairs and columns of a group, for
+// neighbouring slices of 32 u; blockIdx.x = (u / (32 * SLICES) * groups + group) * parts + part, so that blocks that run
+// at the same time read the same lines.
+// Launch: 32 * SLICES * WARP_ROWS * WARP_COLUMNS threads; it may be a dependent launch.
+// Macros: POINTS ROWS COLUMNS WARP_ROWS WARP_COLUMNS SLICES SPATIAL.
 
 #include "complex.cuh"
 #include "include/math/division.cuh"
@@ -43,15 +44,15 @@ __device__ __forceinline__ i32 window_of(const Params& p, const Divider* counts,
   return window;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARP_ROWS * WARP_COLUMNS, 2)
+extern "C" __global__ void __launch_bounds__(32 * SLICES * WARP_ROWS * WARP_COLUMNS, 2)
     KERNEL_NAME(const __grid_constant__ Params p) {
-  const u32 outer = p.parts.divide(blockIdx.x), slice = p.groups.divide(outer);
-  const u32 group = outer - slice * p.groups.divisor;
+  const u32 outer = p.parts.divide(blockIdx.x), slices = p.groups.divide(outer);
+  const u32 group = outer - slices * p.groups.divisor;
   const u32 part = blockIdx.x - outer * p.parts.divisor, row_part = p.column_parts.divide(part);
-  const u32 column_part = part - row_part * p.column_parts.divisor, warp = threadIdx.x / 32;
+  const u32 column_part = part - row_part * p.column_parts.divisor, warp = threadIdx.x / 32 / SLICES;
   const i32 first_pair = (row_part * WARP_ROWS + warp / WARP_COLUMNS) * ROWS;
   const i32 first_column = (column_part * WARP_COLUMNS + warp % WARP_COLUMNS) * COLUMNS;
-  const i32 u = slice * 32 + threadIdx.x % 32;
+  const i32 u = slices * (32 * SLICES) + threadIdx.x % (32 * SLICES);
   wait_for_previous_kernel();
   allow_next_kernel();
   if (first_pair >= p.pairs || first_column >= p.columns) return;

@@ -18,25 +18,26 @@ _LANES = 32
 
 @dataclass(frozen=True)
 class ProductTile:
-    """The sums of a thread, and the warps of a block, along rows and columns."""
+    """The sums of a thread, and the warps of a block, along rows, columns and slices of 32 values."""
 
     rows: int
     columns: int
     warp_rows: int
     warp_columns: int
+    slices: int = 1
 
     @classmethod
-    def of(cls, pairs: int, columns: int) -> ProductTile:
-        """The tile for so many pairs of row and tile, and columns of a group."""
+    def of(cls, pairs: int, columns: int, points: int) -> ProductTile:
+        """The tile for so many pairs of row and tile, columns of a group, and values of a transform."""
         if pairs == 1:
-            return cls(1, 4 if columns > 1 else 1, 1, 4)
+            return cls(1, 4, 1, 4) if columns > 1 else cls(1, 1, 1, 1, slices=min(4, points // _LANES))
         if columns > 4:
             return cls(4, 4, 4, 2)
         return cls(4, 4 if columns > 1 else 1, 4, 1)
 
     @property
     def threads(self) -> int:
-        return self.warp_rows * self.warp_columns * _LANES
+        return self.slices * self.warp_rows * self.warp_columns * _LANES
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Params:
     COLUMNS: int
     WARP_ROWS: int
     WARP_COLUMNS: int
+    SLICES: int
     SPATIAL: int
 
 
@@ -69,6 +71,7 @@ def product_step(
         COLUMNS=tile.columns,
         WARP_ROWS=tile.warp_rows,
         WARP_COLUMNS=tile.warp_columns,
+        SLICES=tile.slices,
         SPATIAL=len(tiling.axes),
     )
     block = f"{tile.rows * tile.warp_rows}x{tile.columns * tile.warp_columns}"
@@ -105,7 +108,8 @@ def product_step(
 
 def product_blocks(correlation: SpectralCorrelation, tiling: Tiling) -> int:
     """Blocks of the launch."""
-    return tiling.points // _LANES * correlation.groups * prod(_parts(correlation, tiling))
+    slices = tiling.points // (_LANES * _tile(correlation, tiling).slices)
+    return slices * correlation.groups * prod(_parts(correlation, tiling))
 
 
 def _parts(correlation: SpectralCorrelation, tiling: Tiling) -> tuple[int, int]:
@@ -116,7 +120,7 @@ def _parts(correlation: SpectralCorrelation, tiling: Tiling) -> tuple[int, int]:
 
 
 def _tile(correlation: SpectralCorrelation, tiling: Tiling) -> ProductTile:
-    return ProductTile.of(correlation.rows * tiling.tiles, correlation.columns)
+    return ProductTile.of(correlation.rows * tiling.tiles, correlation.columns, tiling.points)
 
 
 def _steps(steps: Steps, windows: int) -> Struct:
