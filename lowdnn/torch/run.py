@@ -17,8 +17,8 @@ from lowdnn.torch.planning import Prepared
 
 #: Launches a call from its tensors, the dispatcher's arguments and the tensors' addresses; returns its results.
 Call = Callable[[tuple[Any, ...], tuple[Any, ...], list[int]], Any]
-#: Adds addresses behind those of tensors, for the dispatcher's arguments; returns what has to be kept until the launch.
-Complete = Callable[[tuple[Any, ...], list[int]], Any]
+#: Gives the dispatcher's arguments' numbers an address on the host; returns what has to be kept until the launch.
+Place = Callable[[tuple[Any, ...], list[int]], Any]
 
 #: Numbers of calls that one prepared call keeps on the host; beyond them all are dropped.
 _MAX_NUMBERS = 64
@@ -35,7 +35,8 @@ class Run:
         allocator, launch = memory.allocator(device), memory.launcher(prepared.steps, device)
         new = tuple((new.shape, new.strides, new.dtype) for new in prepared.new)
         constants, collect = _collector(prepared.result)
-        complete, tick, label = _completer(prepared), count.tick, prepared.label
+        parts, addresses, given = prepared.parts, prepared.addresses, _placer(prepared)
+        tick, label = count.tick, prepared.label
 
         def call(tensors: tuple[Any, ...], arguments: tuple[Any, ...], pointers: list[int]) -> Any:
             tick()
@@ -44,7 +45,10 @@ class Run:
                 tensor = allocate(shape, strides, dtype)
                 places.append(tensor)
                 pointers.append(tensor.data_ptr())
-            kept = None if complete is None else complete(arguments, pointers)
+            for place, offset_bytes in parts:
+                pointers.append(pointers[place] + offset_bytes)
+            pointers += addresses
+            kept = given and given(arguments, pointers)
             if profiler._is_profiler_enabled:
                 with torch.profiler.record_function(label):
                     launch(pointers)
@@ -57,18 +61,12 @@ class Run:
         self.call: Call = call
 
 
-def _completer(prepared: Prepared) -> Complete | None:
-    """Adds the places of parts and of values; None where there are none."""
-    parts, addresses = prepared.parts, prepared.addresses
+def _placer(prepared: Prepared) -> Place | None:
+    """None where a call has no numbers of its own. ``prepared.addresses`` are at the end of the addresses."""
     values = prepared.values
     given = [(place - len(values), number, _numbers_of(type(values[place]))) for place, number in prepared.given]
-    if not parts and not addresses:
-        return None
 
-    def complete(arguments: tuple[Any, ...], pointers: list[int]) -> Any:
-        for place, offset_bytes in parts:
-            pointers.append(pointers[place] + offset_bytes)
-        pointers += addresses
+    def place_numbers(arguments: tuple[Any, ...], pointers: list[int]) -> Any:
         kept = []
         for place, number, numbers in given:
             value = numbers(arguments[number])
@@ -76,7 +74,7 @@ def _completer(prepared: Prepared) -> Complete | None:
             pointers[place] = addressof(value)
         return kept
 
-    return complete
+    return place_numbers if given else None
 
 
 def _numbers_of(kind: Callable[[float], Any]) -> Callable[[float], Any]:

@@ -104,14 +104,14 @@ class Plans:
 
 
 def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that the dispatcher calls: with the call's dispatch keys, and the arguments of the operation.
+    """The function that the dispatcher calls with the arguments of the operation.
 
     native: computes what lowdnn declines, with the same arguments.
     """
     read, alike, find = plans.overload.read, plans.alike, plans.find
     settings_now = reader(plans.overload.kind, is_gpu=plans.memory.is_gpu)
 
-    def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
         tensors, numbers = read(*args, **kwargs) if kwargs else read(*args)
         pointers, bits = [], MAX_ALIGNMENT
         for tensor in tensors:
@@ -129,7 +129,7 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
         if type(found) is Run:
             return found.call(tensors, args, pointers)
         found.tick()
-        return native(keys, *args, **kwargs)
+        return native(*args, **kwargs)
 
     hide_from_compiler(called.__code__)
     return called

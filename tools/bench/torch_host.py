@@ -135,7 +135,7 @@ def _report(name: str, call: Callable[[], Any], memory: CudaMemory | EmulatedMem
 def _taken(name: str, memory: CudaMemory | EmulatedMemory, function: Callable[..., Any]) -> Iterator[None]:
     """The function computes the operation."""
     library = torch.library.Library("aten", "IMPL")
-    library.impl(name, function, memory.dispatch_key, with_keyset=True, allow_override=True)
+    library.impl(name, function, memory.dispatch_key, allow_override=True)
     try:
         yield
     finally:
@@ -143,8 +143,9 @@ def _taken(name: str, memory: CudaMemory | EmulatedMemory, function: Callable[..
 
 
 def _native(name: str, memory: CudaMemory | EmulatedMemory) -> Callable[..., Any]:
-    found: Callable[..., Any] = torch.library.get_kernel(f"aten::{name}", memory.dispatch_key).call_boxed
-    return found
+    key = memory.dispatch_key
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
 
 
 def _launched(run: Run, call: Callable[[], Any]) -> tuple[list[int], Any]:

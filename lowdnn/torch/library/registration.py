@@ -23,7 +23,7 @@ def define(definitions: Iterable[Definition]) -> None:
             library.impl(item.name, item.plain, "CompositeExplicitAutograd")
         else:
             library.impl(item.name, item.plain, "CPU")
-            library.impl(item.name, _on_gpu(item.overload, item.plain), "CUDA", with_keyset=True)
+            library.impl(item.name, _on_gpu(item.overload, item.plain), "CUDA")
         torch.library.register_fake(name, item.plain, lib=library)
         save, backward = item.save or _save_inputs, item.backward or _gradients_of(item.differentiable or item.plain)
         torch.library.register_autograd(name, backward, setup_context=save, lib=library)
@@ -33,11 +33,8 @@ def _on_gpu(overload: Overload, plain: Callable[..., Any]) -> Callable[..., Any]
     """The kernel for CUDA tensors: lowdnn's, which the first call gets ready."""
     find = REGISTRY.own_kernel
 
-    def native(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return plain(*args, **kwargs)
-
-    def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return find(overload, native)(keys, *args, **kwargs)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return find(overload, plain)(*args, **kwargs)
 
     hide_from_compiler(called.__code__)
     return called
