@@ -157,8 +157,7 @@ __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile
 #elif TF32X3
 // Multiplies the tiles of a warpgroup in parts, with x transposed.
 __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
-  typedef TransposedArrival<Tile> Arrival;
-  const Tf32x3Sum<Tile, RowsOfPixels, Arrival> product{tile, Arrival(warpgroup)};
+  const Tf32x3Sum<Tile, RowsOfPixels, TransposedArrival<Tile>> product{tile};
   const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
     product(d, work.blocks, first_row, at, issued);
   };

@@ -130,6 +130,8 @@ struct RowsOfPixels {
   }
 };
 
+template <int COLUMNS> constexpr bool is_prepared<TransposedColumns<COLUMNS, true>> = true;
+
 // multiply(d, a, b, accumulate) is a wgmma of TF32 with A in registers, over a tap's columns.
 template <class Tile, class Multiply> struct PixelProduct {
   typedef typename Tile::Accumulator Accumulator;
@@ -214,22 +216,36 @@ template <class Tile, class Multiply> struct PixelProduct {
   }
 };
 
-// The arrival of a stage (tf32x3_operands.cuh): the warps of a team transpose and split B.
+// The arrival of stages (tf32x3_operands.cuh) whose B the warps of a team transpose and split, each a part of it. They do
+// so two stages before they multiply, so that no warpgroup waits for another one that still multiplies.
 template <class Tile> struct TransposedArrival {
   static constexpr u32 TEAM_WARPS = Tile::TEAM_WARPGROUPS * 4;
+  static constexpr int AHEAD = Tile::RING > 2 ? 2 : 1;
+  typedef typename Tile::Position Position;
 
-  const u32 warp, barrier;  // the warp's index in its team; the team's barrier
+  const Tile& tile;
+  Position next = {};  // the next stage to transpose
+  i32 left = 0;        // stages of the tile from there on
 
-  // warpgroup: index among all consumers.
-  __device__ __forceinline__ TransposedArrival(u32 warpgroup)
-      : warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
-        barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
-
-  __device__ __forceinline__ void begin(u32 stage) const {
-    Tile::StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
+  __device__ __forceinline__ void begin(const Position& at, i32 blocks) {
+    next = at, left = blocks;
+    if (AHEAD > 1) transpose_next();
   }
-  __device__ __forceinline__ void end() const {
+  __device__ __forceinline__ u32 wait(const Position& at) {
+    transpose_next();
+    mbarrier_wait(tile.ready(at.stage), at.parity);
+    return tile.stages + at.stage * Tile::STAGE_BYTES;
+  }
+
+ private:
+  __device__ __forceinline__ void transpose_next() {
+    if (left == 0) return;
+    const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS;
+    Tile::StageB::template transpose<TEAM_WARPS>(tile.wait_full(next) + Tile::STAGE_A_BYTES, warp);
     fence_async_shared();
-    named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
+    __syncwarp();
+    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(tile.ready(next.stage));
+    next.advance();
+    --left;
   }
 };

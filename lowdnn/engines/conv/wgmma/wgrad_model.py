@@ -12,9 +12,9 @@ from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_parts import bound_seconds, splittings, spread
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import (
-    STAGE_BARRIER_BYTES,
     WgradTiling,
     added_bytes,
+    barrier_bytes,
     copied_bytes,
     most_accumulators,
 )
@@ -159,7 +159,7 @@ def menu(traits: StageTraits, arch: ArchSpec) -> tuple[TimedTile, ...]:
             continue
         stage_bytes = copied_bytes(tile, traits.tap_run, traits.window) + added_bytes(tile, traits.tap_run)
         room = shared_room(arch, tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
-        stages = min(room // (stage_bytes + STAGE_BARRIER_BYTES), MAX_STAGES)
+        stages = min(room // (stage_bytes + barrier_bytes(tile)), MAX_STAGES)
         if stages >= _MIN_STAGES:
             found.append(TimedTile.of(replace(tile, stages=stages), traits, arch))
     return tuple(found)

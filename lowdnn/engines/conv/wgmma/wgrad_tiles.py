@@ -23,8 +23,6 @@ from lowdnn.plan import Struct
 
 #: Rows of tiles that are walked together.
 _GROUP = 8
-#: Bytes of the two barriers of a stage.
-STAGE_BARRIER_BYTES = 2 * BARRIER_BYTES
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
 #: Most accumulators of a thread if x is converted.
@@ -35,6 +33,11 @@ _ROW_REGISTERS = 32
 _OTHER_REGISTERS = 8
 #: Bytes of an element of types that the tensor cores take only along k.
 _TRANSPOSED_ELEMENT_BYTES = 4
+
+
+def barrier_bytes(tile: WgmmaTile) -> int:
+    """Bytes of the barriers of a stage: full, empty and, of columns in parts, ready."""
+    return (3 if tile.b_parts > 1 else 2) * BARRIER_BYTES
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class WgradTiling:
 
     def shared_bytes(self, store: TileStore) -> int:
         """Bytes of the ring, a cluster's sum, the staging areas of a store that needs them, and the barriers."""
-        ring = self.tile.stages * (self.stage_bytes + STAGE_BARRIER_BYTES)
+        ring = self.tile.stages * (self.stage_bytes + barrier_bytes(self.tile))
         return ring + self.tile.sum_bytes + self.tile.staging_bytes(store)
 
     def problem(self, arch: ArchSpec) -> str:

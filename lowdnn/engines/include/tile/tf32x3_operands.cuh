@@ -42,14 +42,18 @@ struct RowsOfK {
   }
 };
 
-// What a tile does with a stage that has arrived before any of its warps multiplies it: nothing.
-struct AsItIs {
-  __device__ __forceinline__ void begin(u32) const {}
-  __device__ __forceinline__ void end() const {}
+// The arrival of a tile's stages, in the order in which they are multiplied: as the copies bring them.
+template <class Tile> struct Copied {
+  const Tile& tile;
+
+  // The tile has `blocks` stages from `at` on.
+  __device__ __forceinline__ void begin(const typename Tile::Position&, i32) {}
+  // Waits for the stage at `at`, and returns its address.
+  __device__ __forceinline__ u32 wait(const typename Tile::Position& at) { return tile.wait_full(at); }
 };
 
-// The sums of a warpgroup, for Tile::consume_by.  Rows: reads A.  Arrival: see AsItIs.
-template <class Tile, class Rows = RowsOfK, class Arrival = AsItIs> struct Tf32x3Sum {
+// The sums of a warpgroup, for Tile::consume_by.  Rows: reads A.  Arrival: see Copied.
+template <class Tile, class Rows = RowsOfK, class Arrival = Copied<Tile>> struct Tf32x3Sum {
   static constexpr int STEPS = Tile::STEPS, PARTS = Tile::PARTS, ROW_BYTES = Tile::StageA::ROW_BYTES;
   static constexpr int SUMS = Tile::COLUMNS / 2;
   static_assert(ROW_BYTES == STAGE_ROW_BYTES && (PARTS == 1 || PARTS % 2 == 0), "whole rows, fragments by turns");
@@ -58,7 +62,6 @@ template <class Tile, class Rows = RowsOfK, class Arrival = AsItIs> struct Tf32x
   struct Fragments { u32 high[STEPS][4], low[STEPS][4]; };
 
   const Tile& tile;
-  const Arrival arrival = {};
 
   // Two sets of fragments alternate: the tensor cores read one while the other is written.
   template <class Issued>
@@ -66,8 +69,10 @@ template <class Tile, class Rows = RowsOfK, class Arrival = AsItIs> struct Tf32x
                                              const Issued& issued) const {
 #pragma unroll
     for (int i = 0; i < PARTS * SUMS; ++i) d[0][i] = 0;
+    Arrival arrival{tile};
+    arrival.begin(at, blocks);
     Fragments even, odd;
-    fetch_first(even, at, first_row);
+    fetch(even, arrival.wait(at), first_row);
     i32 left = blocks;
     if constexpr (PARTS == 1) {
       // Whether a stage was not the last one.
@@ -76,7 +81,7 @@ template <class Tile, class Rows = RowsOfK, class Arrival = AsItIs> struct Tf32x
         at.advance();
         const bool goes_on = --left > 0;
         add(d[0], own, stage, [&] {
-          if (goes_on) fetch_first(next, at, first_row);
+          if (goes_on) fetch(next, arrival.wait(at), first_row);
           else issued();
         });
         tile.release(stage);
@@ -92,7 +97,7 @@ template <class Tile, class Rows = RowsOfK, class Arrival = AsItIs> struct Tf32x
           add(d[part], even, stage, [&] { fetch(odd, address, first_row + (part + 1) * 64); });
           add(d[part + 1], odd, stage, [&] {
             if (part + 2 < PARTS) fetch(even, address, first_row + (part + 2) * 64);
-            else if (left > 1) fetch_first(even, at, first_row);
+            else if (left > 1) fetch(even, arrival.wait(at), first_row);
             else issued();
           });
         }
@@ -122,14 +127,6 @@ template <class Tile, class Rows = RowsOfK, class Arrival = AsItIs> struct Tf32x
     wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) d[i] += sum[i];
-  }
-
-  // Waits for a stage, prepares it and fetches its first rows.
-  __device__ __forceinline__ void fetch_first(Fragments& a, const Position& at, u32 first_row) const {
-    const u32 stage = tile.wait_full(at);
-    arrival.begin(stage);
-    fetch(a, stage, first_row);
-    arrival.end();
   }
 
   // Reads and splits the warp's 16 of 64 rows of the stage at shared-memory address `stage`.

@@ -83,6 +83,10 @@ template <int PIXELS, int DISTANCE> struct TapStage {
   static constexpr u64 offset(int, int step) { return u64(step * 2048) >> 4; }
 };
 
+// Whether the warps of a team prepare each stage that has arrived, each a part of it, before any of them multiplies it:
+// then a stage has a third barrier, `ready`.
+template <class Stage> constexpr bool is_prepared = false;
+
 // Position of a producer or consumer in the ring.
 template <int RING> struct RingPosition {
   u32 stage = 0, parity = 0;
@@ -129,7 +133,9 @@ struct TileWgmma {
   static constexpr int RING_BYTES = RESIDENT_BYTES + RING * STAGE_BYTES;
   typedef ClusterSum<Accumulator, PARTS, COLUMNS, CONSUMER_WARPS, CLUSTER_DEPTH> PartSum;
   static constexpr int SHARED_BYTES = RING_BYTES + PartSum::AREA_BYTES;
-  static constexpr int RING_BARRIER_BYTES = (2 * RING + ANY_IS_RESIDENT) * MBARRIER_BYTES;
+  static constexpr bool IS_PREPARED = is_prepared<StageB>;
+  static constexpr int READY_BARRIERS = 2 * RING + ANY_IS_RESIDENT;  // the number of barriers before `ready`
+  static constexpr int RING_BARRIER_BYTES = (READY_BARRIERS + IS_PREPARED * RING) * MBARRIER_BYTES;
   static constexpr int BARRIER_BYTES = RING_BARRIER_BYTES + PartSum::BARRIER_BYTES;
   static_assert(!ANY_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
   typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS, CLUSTER_DEPTH> Schedule;
@@ -147,6 +153,7 @@ struct TileWgmma {
       for (int stage = 0; stage < RING; ++stage) {
         mbarrier_init(full + stage * MBARRIER_BYTES, 1);
         mbarrier_init(empty + stage * MBARRIER_BYTES, TEAM_WARPGROUPS * 4 * SHARERS);
+        if (IS_PREPARED) mbarrier_init(ready(stage), TEAM_WARPGROUPS * 4);
       }
       if (ANY_IS_RESIDENT) mbarrier_init(resident_full, 1);
       if (CLUSTER_DEPTH > 1) PartSum::init_barriers(full + RING_BARRIER_BYTES);
@@ -270,6 +277,9 @@ struct TileWgmma {
     mbarrier_wait(full + at.stage * MBARRIER_BYTES, at.parity);
     return stages + at.stage * STAGE_BYTES;
   }
+
+  // The barrier at which the warps of a team arrive when they have prepared a stage.
+  __device__ __forceinline__ u32 ready(u32 stage) const { return full + (READY_BARRIERS + stage) * MBARRIER_BYTES; }
 
   // Releases a stage for this warp, in every block that loads into it.
   __device__ __forceinline__ void release(u32 stage) const {
