@@ -82,7 +82,7 @@ __device__ __forceinline__ void butterfly(Complex& a, Complex& b, KnownRoot root
   b = a - turned;
   a = a + turned;
 }
-// The same where the imaginary parts of a and b are zero.
+// A butterfly of numbers whose imaginary parts are zero.
 __device__ __forceinline__ void real_butterfly(Complex& a, Complex& b, KnownRoot known) {
   const Complex root = Complex{1.0f, 0.0f} * known;
   const f32 real = a.x, other = b.x;

@@ -22,7 +22,7 @@ from lowdnn.engines.conv.fft import cost
 from lowdnn.engines.conv.fft.correlation import SpectralCorrelation
 from lowdnn.engines.conv.fft.spectra import source_windows, spectra_step, spectra_work, tap_windows
 from lowdnn.engines.conv.fft.spectral_product import product_blocks, product_step
-from lowdnn.engines.conv.fft.targets import is_fused, target_lines, targets_step
+from lowdnn.engines.conv.fft.targets import is_fused, target_lines, targets_step, targets_work
 from lowdnn.engines.conv.fft.tiling import COMPLEX_BYTES, WINDOW_VALUES, Tiling, line_bytes, tilings
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import MAX_GRID_X
@@ -134,7 +134,7 @@ def _launches(correlation: SpectralCorrelation, tiling: Tiling) -> list[tuple[in
     fuses = is_fused(correlation, tiling)
     launches = [
         (taps.lines.blocks, spectra_work(taps)),
-        (targets.blocks, cost.targets_work(correlation, targets, fuses)),
+        (targets.blocks, targets_work(correlation, tiling)),
     ]
     if not fuses:
         sources = source_windows(correlation, tiling)

@@ -16,7 +16,7 @@ struct Params {
   BlockLines block;
   Windows<X_TYPE, SPACED> from;
   Complex* spectra;
-  Complex scale;  // of real and of imaginary parts
+  Complex scale;  // factors of real and of imaginary parts
   i32 lines;
 };
 

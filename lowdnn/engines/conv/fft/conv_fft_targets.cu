@@ -98,7 +98,7 @@ __device__ __forceinline__ void finish(const Params& p, const Place& place, u32 
   }
 }
 
-// The same of the values of a butterfly after the last pass back, of a window without a second half.
+// Hands the values of a butterfly after the last pass back to the epilogue, where the window has no second half.
 __device__ __forceinline__ void finish_half(const Params& p, const Place& place, int butterfly,
                                             const Complex (&v)[Line::VALUES]) {
   const i64 coordinate[SPATIAL + 2] = {SWAPPED ? place.map : place.row, SWAPPED ? place.row : place.map};

@@ -58,11 +58,6 @@ class Lines:
         return ceil_div(self.count, self.own) * self.windows
 
     @property
-    def butterflies(self) -> int:
-        """Butterflies of all blocks in each pass."""
-        return self.blocks * self.own * self.points // self.butterfly
-
-    @property
     def passes(self) -> int:
         """Passes of a transform; the first one has what radix is left."""
         return ceil_div(self.points.bit_length() - 1, self.butterfly.bit_length() - 1)

@@ -61,7 +61,7 @@ template <int N> struct RealTransform {
   // The powers r, r^2, r^4... of a root, as far as a pass of radix R needs them.
   template <class Root, int R> struct Powers { Root of[log2_of(R)]; };
 
-  // Those of the root of group `number` before pass PASS.
+  // The powers of the root of group `number` before pass PASS.
   template <int PASS> static __device__ __forceinline__ auto powers(int number) {
     if constexpr (PASS == 0) {
       Powers<KnownRoot, FIRST> powers;

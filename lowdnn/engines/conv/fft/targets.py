@@ -14,7 +14,7 @@ from lowdnn.engines.conv.fft.spectra import dividers, source_windows
 from lowdnn.engines.conv.fft.tiling import TiledAxis, Tiling
 from lowdnn.engines.launch import dependent_target, i32, macros, target_label
 from lowdnn.enums import DataType
-from lowdnn.plan import KernelRef, Launch, Pointer, Struct
+from lowdnn.plan import KernelRef, Launch, Pointer, Struct, Work
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,13 @@ def is_fused(correlation: SpectralCorrelation, tiling: Tiling) -> bool:
     return correlation.depth == tiling.pieces == 1 and not correlation.is_filter
 
 
+def is_half(correlation: SpectralCorrelation, tiling: Tiling) -> bool:
+    """Whether the kernel has no second halves: none of targets nor, if ``is_fused``, of sources."""
+    if not tiling.targets_are_half:
+        return False
+    return not is_fused(correlation, tiling) or source_windows(correlation, tiling).are_half
+
+
 def target_lines(correlation: SpectralCorrelation, tiling: Tiling) -> Lines:
     output = correlation.operation.output
     return Lines.of(output, tiling.values, correlation.rows * correlation.maps, tiling.tiles)
@@ -47,14 +54,13 @@ def targets_step(
     filters'."""
     lines, target, functor = target_lines(correlation, tiling), dependent_target(arch), _functor(correlation)
     fuses, sources = is_fused(correlation, tiling), source_windows(correlation, tiling)
-    is_half = tiling.targets_are_half and (sources.are_half or not fuses)
     read = dtypes.info(correlation.source.data_type if fuses else DataType.FLOAT)
     params = Params(
         POINTS=tiling.points,
         SPATIAL=correlation.spatial,
         X_TYPE=read.c_type,
         FUSED=int(fuses),
-        HALF=int(is_half),
+        HALF=int(is_half(correlation, tiling)),
         SWAPPED=int(correlation.is_filter),
         SPACED=int(any(axis.target_spacing > 1 for axis in correlation.axes)),
     )
@@ -82,8 +88,13 @@ def targets_step(
     ]
     if fuses:
         arguments.append(Struct((sources.struct(), *dividers((correlation.columns,)))))
-    work = cost.targets_work(correlation, lines, fuses)
-    return kernel, lines.launch(Struct(tuple(arguments)), work, arch)
+    return kernel, lines.launch(Struct(tuple(arguments)), targets_work(correlation, tiling), arch)
+
+
+def targets_work(correlation: SpectralCorrelation, tiling: Tiling) -> Work:
+    """The work of ``targets_step``'s launch."""
+    fuses, half = is_fused(correlation, tiling), is_half(correlation, tiling)
+    return cost.targets_work(correlation, target_lines(correlation, tiling), fuses, half)
 
 
 def _functor(correlation: SpectralCorrelation) -> Functor:

@@ -93,7 +93,7 @@ template <class T, bool HAS_GAPS> struct Windows {
     elements.get(line, v);
   }
 
-  // The same of a window that begins at `position` of the one axis, and has no second half.
+  // The elements of a butterfly in the first pass, of a window that begins at `position` and has no second half.
   __device__ __forceinline__ void load_half(const T* from, i32 position, int butterfly,
                                             Complex (&v)[Line::VALUES]) const {
     const WindowAxis& axis = axes[0];
