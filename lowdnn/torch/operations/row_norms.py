@@ -49,7 +49,7 @@ def forward(sketch: Sketch, mode: NormMode, normalized: Dims, eps: float | None)
             ports[port] = row(sketch, place, len(rows))
     compute = compute_type_of(source.data_type)
     epsilon = torch.finfo(FLOATS[0] if x.dtype == FLOATS[0] else FLOATS[1]).eps if eps is None else eps
-    margin = sketch.value(epsilon, source.rank, compute)
+    margin = sketch.constant(epsilon, source.rank, compute)
     sketch.add(NormForward(mode, NormFwdPhase.TRAINING, source, margin, sketch.at(y, source.dims), **ports))
     sketch.end_step()
     return (y, *saved)
