@@ -132,10 +132,15 @@ class FftNode(PortsNode):
         return _FFT_OPERATIONS[self.made[0]](convolution, **tensors | filters)
 
     def _check_dims(self) -> None:
-        """Refuses what is no filter for each channel; the convolution checks all else."""
+        """Refuses what is no filter for each channel, and sequences without channels or positions; the convolution
+        checks all else.
+        """
         x, weight = self.given.get("x", self.like), self.given.get("w", self.like)
         _check_rank("x", x, 3, "(B, D, L)")
         channels, dims = x.get_dim()[1], weight.get_dim()
+        if min(x.get_dim()[1:]) < 1:
+            expected = "(B, D, L) of 1 or more channels and positions"
+            raise BadParamError.at("fft_causal_conv1d.x.dims", expected=expected, got=x.get_dim())
         if len(dims) != 2 or dims[0] != channels or dims[1] < 1:
             expected = f"({channels}, K) of 1 or more taps"
             raise BadParamError.at("fft_causal_conv1d.weight.dims", expected=expected, got=dims)

@@ -203,6 +203,8 @@ def test_gradients_of_back_to_back_convolutions(handle: Handle) -> None:
     ("x", "weight", "expected"),
     [
         ([3, 16], [3, 5], "(B, D, L)"),
+        ([2, 3, 0], [3, 5], "(B, D, L) of 1 or more channels and positions"),
+        ([2, 0, 16], [0, 5], "(B, D, L) of 1 or more channels and positions"),
         ([2, 3, 16, 1], [3, 5], "(B, D, L)"),
         ([2, 3, 16], [3], "(3, K) of 1 or more taps"),
         ([2, 3, 16], [6, 5], "(3, K) of 1 or more taps"),
@@ -211,7 +213,7 @@ def test_gradients_of_back_to_back_convolutions(handle: Handle) -> None:
     ],
 )
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_what_is_no_long_filter_for_each_channel(
+def test_what_is_no_sequence_or_no_long_filter_for_each_channel(
     handle: Handle, x: list[int], weight: list[int], expected: str, direction: str
 ) -> None:
     graph = graph_of(handle)

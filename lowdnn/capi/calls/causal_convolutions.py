@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
+from lowdnn import dtypes
 from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import member
 from lowdnn.capi.descriptors import TensorDescriptor
@@ -22,7 +24,7 @@ from lowdnn.ops.b2b_causal_conv1d_backward import B2BCausalConv1dBackward
 from lowdnn.ops.b2b_causal_conv1d_forward import B2BCausalConv1dForward
 from lowdnn.ops.causal_conv1d_backward import CausalConv1dBackward
 from lowdnn.ops.causal_conv1d_forward import CausalConv1dForward
-from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.ops.tensor import MAX_SPAN_BYTES, Tensor, packed_strides
 from lowdnn.status import BadParamError, NotSupportedError
 from lowdnn.subquadratic_enums import CausalConv1dActivation
 
@@ -37,22 +39,31 @@ _SUM_TYPES = {
 
 @dataclass(frozen=True)
 class SequenceShape:
-    """The tensors of a call. is_nwh: whether channels lie side by side."""
+    """The tensors of a call.
+
+    is_nwh: whether channels lie side by side.  taps_argument: the argument that ``taps`` are.
+    """
 
     name: str
     dims: tuple[int, int, int]
     taps: int
     data_type: DataType
-    is_nwh: bool
+    is_nwh: bool = False
+    taps_argument: str = "kernelSize"
 
     def __post_init__(self) -> None:
-        sizes = zip(("batch", "dim", "seqLen", "kernelSize"), (*self.dims, self.taps), strict=True)
+        sizes = zip(("batch", "dim", "seqLen", self.taps_argument), (*self.dims, self.taps), strict=True)
         for argument, size in sizes:
             if size < 1:
                 raise BadParamError.at(f"{self.name}.{argument}", expected="1 or more", got=size)
         if self.data_type not in _SUM_TYPES:
             expected, got = ", ".join(found.name for found in _SUM_TYPES), self.data_type.name
             raise NotSupportedError.at(f"{self.name}.dataType", expected=f"one of {expected}", got=got)
+        for argument, elements in (("seqLen", prod(self.dims)), (self.taps_argument, self.dims[1] * self.taps)):
+            size_bytes = elements * dtypes.info(self.data_type).size_bytes
+            if size_bytes > MAX_SPAN_BYTES:
+                expected = f"at most {MAX_SPAN_BYTES} bytes of a tensor"
+                raise BadParamError.at(f"{self.name}.{argument}", expected=expected, got=f"{size_bytes} bytes")
 
     @property
     def rows(self) -> TensorDescriptor:
@@ -73,7 +84,7 @@ def forward(name: str, *, is_nwh: bool) -> Call:
         length: int, taps: int, data_type: int, activation: int,
     ) -> None:  # fmt: skip
         check_given(name, x=x, weight=weight, bias=bias, y=y)
-        shape = shape_of(name, (batch, dim, length), taps, data_type, is_nwh)
+        shape = shape_of(name, (batch, dim, length), taps, data_type, is_nwh=is_nwh)
         kind = member(CausalConv1dActivation, activation, f"{name}.activation")
         with state.on_stream(stream) as handle:
             frame = Frame.on(state, handle, name)
@@ -92,7 +103,7 @@ def backward(name: str, *, is_nwh: bool) -> Call:
         activation: int,
     ) -> None:  # fmt: skip
         check_given(name, x=x, weight=weight, bias=bias, dy=dy, dx=dx, dweight=dweight, dbias=dbias)
-        shape = shape_of(name, (batch, dim, length), taps, data_type, is_nwh)
+        shape = shape_of(name, (batch, dim, length), taps, data_type, is_nwh=is_nwh)
         kind = member(CausalConv1dActivation, activation, f"{name}.activation")
         sums = _sum_type(name, shape.data_type, sum_type)
         with state.on_stream(stream) as handle:
@@ -165,12 +176,10 @@ class _B2BShape:
     @classmethod
     def of(cls, name: str, dims: tuple[int, int, int], taps: tuple[int, int], data_type: int) -> _B2BShape:
         batch, dim, length = dims
-        names = ("kernelSizeProj", "kernelSizeMixer")
-        for argument, count in zip(names, taps, strict=True):
-            if count < 1:
-                raise BadParamError.at(f"{name}.{argument}", expected="1 or more", got=count)
-        mixer = shape_of(name, dims, taps[1], data_type, False)
-        return cls(shape_of(name, (batch, ROWS * dim, length), taps[0], data_type, False), mixer)
+        kind = member(DataType, data_type, f"{name}.dataType")
+        mixer = SequenceShape(name, dims, taps[1], kind, taps_argument="kernelSizeMixer")
+        wide = SequenceShape(name, (batch, ROWS * dim, length), taps[0], kind, taps_argument="kernelSizeProj")
+        return cls(wide, mixer)
 
     @property
     def rows(self) -> TensorDescriptor:
@@ -221,7 +230,9 @@ def check_given(name: str, **addresses: Address) -> None:
         checked(address, f"{name}.{argument}")
 
 
-def shape_of(name: str, dims: tuple[int, int, int], taps: int, data_type: int, is_nwh: bool) -> SequenceShape:
+def shape_of(
+    name: str, dims: tuple[int, int, int], taps: int, data_type: int, *, is_nwh: bool = False
+) -> SequenceShape:
     return SequenceShape(name, dims, taps, member(DataType, data_type, f"{name}.dataType"), is_nwh)
 
 

@@ -45,7 +45,7 @@ def forward(
 ) -> None:  # fmt: skip
     name = "cudnnFFTCausalConv1dForward"
     check_given(name, x=x, weight=weight, y=y)
-    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type))
     with state.on_stream(stream) as handle:
         graphs.run(Frame.on(state, handle, name), [graphs.forward(x, weight, y)])
 
@@ -56,7 +56,7 @@ def backward(
 ) -> None:  # fmt: skip
     name = "cudnnFFTCausalConv1dBackward"
     check_given(name, x=x, weight=weight, dy=dy, dx=dx, dweight=dweight)
-    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type))
     with state.on_stream(stream) as handle:
         built = [graphs.dx(dy, weight, dx), graphs.dweight(x, dy, dweight)]
         graphs.run(Frame.on(state, handle, name), built)
@@ -67,7 +67,7 @@ def long_sizes(
 ) -> None:
     name = "cudnnLongFFTCausalConv1dGetBufferSizes"
     check_given(name, workspaceSizeInBytes=workspace, reserveSpaceSizeInBytes=reserve)
-    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type))
     with state.on_stream(None) as handle:
         needed = graphs.workspace_bytes(Frame.on(state, handle, name))
     outputs = ((workspace, needed, "workspaceSizeInBytes"), (reserve, graphs.reserve_bytes, "reserveSpaceSizeInBytes"))
@@ -80,10 +80,10 @@ def long_forward(
 ) -> None:  # fmt: skip
     name = "cudnnLongFFTCausalConv1dForward"
     check_given(name, x=x, weight=weight, y=y)
-    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type))
     kept_x, kept_weight = graphs.kept(reserve, reserve_bytes)
     with state.on_stream(stream) as handle:
-        copies = [graphs.copy(graphs.rows, x, kept_x), graphs.copy(graphs.filters, weight, kept_weight)]
+        copies = [graphs.copy("x", x, kept_x), graphs.copy("w", weight, kept_weight)]
         built = [*copies, graphs.forward(x, weight, y)]
         graphs.run(Frame.on(state, handle, name), built, (workspace, workspace_bytes))
 
@@ -94,7 +94,7 @@ def long_backward(
 ) -> None:  # fmt: skip
     name = "cudnnLongFFTCausalConv1dBackward"
     check_given(name, dy=dy, dx=dx, dweight=dweight)
-    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type, False))
+    graphs = _Graphs(shape_of(name, (batch, dim, length), taps, data_type))
     x, weight = graphs.kept(reserve, reserve_bytes)
     with state.on_stream(stream) as handle:
         built = [graphs.dx(dy, weight, dx), graphs.dweight(x, dy, dweight)]
@@ -125,9 +125,11 @@ class _Graphs:
     def dweight(self, x: Address, dy: Address, dweight: Address) -> Builder:
         return self._built(ConvolutionBackwardFilter, {"x": x, "dy": dy}, "dw", dweight)
 
-    def copy(self, of: TensorDescriptor, source: Address, to: Address) -> Builder:
-        builder, where = Builder(), self._where("reserveSpace")
-        builder.pointwise(PointwiseMode.IDENTITY, builder.result(of, to, where), builder.tensor(of, source, where))
+    def copy(self, port: str, source: Address, to: Address) -> Builder:
+        """The graph that keeps the tensor of a port in the reserve space."""
+        builder, of = Builder(), self._descriptor(port)
+        given = builder.tensor(of, source, self._where(port))
+        builder.pointwise(PointwiseMode.IDENTITY, builder.result(of, to, self._where("reserveSpace")), given)
         return builder
 
     def workspace_bytes(self, frame: Frame) -> int:

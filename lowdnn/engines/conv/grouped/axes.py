@@ -19,6 +19,8 @@ from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 
 #: Spatial axes of a kernel; a convolution with fewer gets axes of extent 1 in front.
 AXES = 3
+#: Most taps of a filter, with those that fill up steps.
+MAX_TAPS = 128
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,12 @@ class OutputClass:
 
     residue: tuple[int, ...]
     taps: tuple[tuple[tuple[int, ...], int], ...]
+
+
+def taps_problem(operation: ConvolutionOperation) -> str:
+    """Why the filters have too many taps for the kernels, which are told each of them, or an empty string."""
+    taps, port = prod(operation.filter.dims[2:]), "dw" if operation.output is operation.filter else "filter"
+    return f"{port}.dims: expected at most {MAX_TAPS} taps, got {taps}" if taps > MAX_TAPS else ""
 
 
 _WHOLE = Axis(1, 1, 1, 1, ((Tap(0, 0),),))

@@ -20,6 +20,7 @@ from typing import Protocol
 from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
+from lowdnn.engines.conv.grouped.axes import taps_problem
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
 from lowdnn.engines.conv.grouped.geometry import SLOWNESS, GroupedGeometry, pack_of, width_problem
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
@@ -135,10 +136,10 @@ class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
 
 
 def _problem_of(operation: ConvolutionOperation, epilogue: PointwiseDag) -> _Problem | str:
-    """The problem, or why its groups are too wide."""
+    """The problem, or why its groups are too wide or its filters too long."""
     if isinstance(operation, ConvolutionBackwardFilter):
-        return FilterGeometry.of(operation, epilogue)
-    return width_problem(operation) or GroupedGeometry.of(operation, epilogue)
+        return taps_problem(operation) or FilterGeometry.of(operation, epilogue)
+    return width_problem(operation) or taps_problem(operation) or GroupedGeometry.of(operation, epilogue)
 
 
 def _plain_graph(channels: int, is_backward: bool) -> OperationGraph:

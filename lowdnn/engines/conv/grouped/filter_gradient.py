@@ -43,7 +43,6 @@ from lowdnn.tensor_map import TiledMap
 #: Channels of wide slabs and of narrow ones; a block of a narrow slab sums more pixels, which makes fewer slices.
 _SLAB_CHANNELS = (64, 32)
 _MAX_PACK = 128
-_MAX_TAPS = 128
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,6 @@ class FilterGeometry:
         slab, (image, response) = self.slabs[0], (self.operation.image, self.operation.response)
         limits = (
             ("at most {} channels in a block of groups", slab.pack * max(slab.inputs, slab.outputs), _MAX_PACK),
-            ("at most {} taps", slab.taps, _MAX_TAPS),
             ("at most {} positions in x", image.element_count // max(image.dims[1], 1), MAX_INDEX),
             ("at most {} positions in dy", response.element_count // max(response.dims[1], 1), MAX_INDEX),
             ("at most {} padded positions", max(axis.farthest for axis in self.axes), MAX_INDEX),

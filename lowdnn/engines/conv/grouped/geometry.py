@@ -11,7 +11,14 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, forward_axes, output_classes
+from lowdnn.engines.conv.grouped.axes import (
+    MAX_TAPS,
+    Axis,
+    OutputClass,
+    backward_axes,
+    forward_axes,
+    output_classes,
+)
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor
 from lowdnn.engines.conv.grouped.tiles import (
     Pack,
@@ -49,7 +56,6 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorMap, Work
 
 _MAX_PACK = 64
-_MAX_TAPS = 128
 _MAX_CLASSES = 16
 _MAX_FUNCTOR_VECTOR = 4
 _MIN_COPY_BYTES = 4
@@ -206,7 +212,7 @@ class GroupedGeometry:
         """Why the kernel cannot take the extents, or an empty string."""
         row_bytes = self.run * self.source.element_bytes
         limits = (
-            ("filter.dims: expected at most {} taps", self.slab.taps, _MAX_TAPS),
+            ("filter.dims: expected at most {} taps", self.slab.taps, MAX_TAPS),
             ("convolution.strides: expected at most {} residues", len(self.classes), _MAX_CLASSES),
             ("image.dims: expected at most {} positions", self._positions(self.operation.image), MAX_INDEX),
             ("response.dims: expected at most {} positions", self._positions(self.operation.response), MAX_INDEX),

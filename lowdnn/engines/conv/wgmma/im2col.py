@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
-from math import prod
+from math import gcd, prod
 
 from lowdnn.engines.conv.wgmma.valid_pixels import valid_outputs
 from lowdnn.engines.launch import ceil_div, divider, i32
@@ -252,7 +252,9 @@ def _residue(convolution: Convolution, axis: int, taps: int, pixels: int, at: in
     """The class of the pixels ``at`` plus multiples of the stride."""
     stride, dilation = convolution.strides[axis], convolution.dilations[axis]
     reached = at + convolution.pre_paddings[axis]
-    seen = [tap for tap in range(taps) if (reached - tap * dilation) % stride == 0]
+    period = stride // gcd(stride, dilation)
+    firsts = (tap for tap in range(min(period, taps)) if (reached - tap * dilation) % stride == 0)
+    seen = range(next(firsts, taps), taps, period)
     extent = max(ceil_div(pixels - at, stride), 0)
     if not seen:
         return _without_taps(extent, at)

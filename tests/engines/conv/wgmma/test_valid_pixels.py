@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 
 import pytest
@@ -11,6 +12,7 @@ from lowdnn.enums import DataType
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, packed_strides
+from tests.support.data import fresh_seed
 
 
 @pytest.mark.parametrize(
@@ -30,12 +32,33 @@ def test_every_tap_has_the_outputs_whose_pixel_exists(
         assert {first + place: pixel + place * stride for place in range(extent)} == valid
         assert (width, found.count) == (3, 3 * len(valid))
         count += len(valid)
-    x, w, y = (
-        Tensor(uid, DataType.FLOAT, (1, 1, *dims), packed_strides((1, 1, *dims)), alignment_bytes=4)
-        for uid, dims in enumerate(((image, 3), (taps, 1), (outputs, 3)))
-    )
-    operation = ConvolutionForward(geometry, x, w, y)
+    operation = ConvolutionForward(geometry, *tensors((image, 3), (taps, 1), (outputs, 3)))
     assert valid_share(operation) == pytest.approx(count / (taps * outputs))
+
+
+def test_the_share_of_drawn_axes_is_that_of_all_pairs() -> None:
+    seed = fresh_seed()
+    rng = random.Random(seed)
+    for _ in range(300):
+        image, taps, stride, dilation = (rng.randint(1, most) for most in (20, 12, 5, 5))
+        before, after = (rng.randint(0, 30) for _ in range(2))
+        padded, reach = image + before + after, (taps - 1) * dilation + 1
+        if padded < reach:
+            continue
+        outputs = (padded - reach) // stride + 1
+        places = (o * stride - before + r * dilation for o in range(outputs) for r in range(taps))
+        count = sum(0 <= place < image for place in places)
+        geometry = Convolution(DataType.FLOAT, 1, (before,), (after,), (stride,), (dilation,))
+        operation = ConvolutionForward(geometry, *tensors((image,), (taps,), (outputs,)))
+        assert valid_share(operation) == pytest.approx(count / (taps * outputs)), f"seed {seed}, {operation}"
+
+
+def tensors(*extents: tuple[int, ...]) -> list[Tensor]:
+    """x, w and y with one image and one channel."""
+    return [
+        Tensor(uid, DataType.FLOAT, (1, 1, *dims), packed_strides((1, 1, *dims)), alignment_bytes=4)
+        for uid, dims in enumerate(extents)
+    ]
 
 
 def test_taps_come_in_the_order_of_the_image() -> None:
