@@ -31,7 +31,7 @@ class Piece:
     first: int
 
 
-class Absent(torch.Tensor):
+class Absent(torch.Tensor):  # type: ignore[misc]  # torch's types are not at hand where types are checked
     """Stands for a tensor that a call does not have; it has the facts that a call's key asks tensors for."""
 
     shape = dtype = device = None

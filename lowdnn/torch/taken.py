@@ -1,7 +1,8 @@
 """One operation in the dispatcher: the native kernel that was there, and what runs in its place.
 
-A call is looked up by its shapes, strides, types, numbers, settings and alignment, and then launched: on the host that
-costs a few microseconds. Only a call with a new key is planned.
+A call is looked up by a short key, which has little of its tensors, and by Dynamo's check of all of them, which is C++;
+then it is launched: on the host that costs a few microseconds. Where no check passes, shapes, strides, types and
+devices make the whole key, and only a call with a new one is planned.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def kernel(plans: Plans, native: Callable[..., Any]) -> Callable[..., Any]:
                 break
         else:
             found = find(short, tensors, numbers, bits & -bits, settings)
-        if type(found) is Run:
+        if isinstance(found, Run):
             return found.call(tensors, args, pointers)
         found.tick()
         return native(*args, **kwargs)

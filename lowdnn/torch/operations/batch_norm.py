@@ -204,8 +204,10 @@ def _check(x: Any, *others: Any) -> None:
             raise Declined(f"parameters or statistics of {name_of(tensor.dtype)}")
 
 
-#: Momentum's place among the arguments of an entry: a network whose momentum changes needs one plan.
-_MOMENTUM, _MOMENTUM_OF_UPDATE = 6, 5
+#: Momentum's place among the arguments: a network whose momentum changes needs one plan.
+_MOMENTUM = 6
+#: Its place in ``_batch_norm_with_update``, which always trains.
+_MOMENTUM_OF_UPDATE = 5
 
 OVERLOADS = (
     Overload("native_batch_norm", "batch_norm", read, forward, given=_MOMENTUM),
