@@ -200,7 +200,7 @@ class _Problem:
 
     @cached_property
     def split(self) -> _Problem:
-        """The same with contiguous rows of the axis that products sum over, those of the second factor in parts.
+        """This problem with contiguous rows of the axis that products sum over, those of the second factor in parts.
 
         It is worked out once, as ``product`` is.
         """

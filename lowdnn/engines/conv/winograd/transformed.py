@@ -20,8 +20,10 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 _THREADS = 256
-#: Tiles and channels of a block that turns them.
-_TURNED_TILES, _TURNED_CHANNELS = 32, 8
+#: Tiles of a block that turns them.
+_TURNED_TILES = 32
+#: Channels of such a block.
+_TURNED_CHANNELS = 8
 _WORKSPACE_ALIGNMENT_BYTES = 256
 #: The functor's axis along which ``winograd_output`` hands in elements, one by one.
 _CHANNEL_AXIS = 1

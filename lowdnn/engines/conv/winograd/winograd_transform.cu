@@ -71,7 +71,8 @@ __device__ __forceinline__ TYPE* place_in_t(const Params& p, u32 tile, u32 chann
 // Stores the products of a block's tiles in rows of tiles: a thread 4 tiles of a channel at a time, a warp whole lines.
 // item: this thread's; its channel and tile of the block follow from the thread.
 __device__ __forceinline__ void put_turned(const Params& p, const Item& item, const f32 (&t)[ALPHA][ALPHA]) {
-  constexpr u32 GROUP = 4, GROUPS = TURNED_TILES / GROUP, PITCH = TURNED_TILES + GROUP;  // no bank twice in a warp
+  constexpr u32 GROUP = 4, GROUPS = TURNED_TILES / GROUP;
+  constexpr u32 PITCH = TURNED_TILES + GROUP;  // a warp's tiles and channels are in different banks
   __shared__ __align__(16) f32 products[ALPHA * ALPHA][TURNED_CHANNELS][PITCH];
   const u32 own_tile = item.tile % TURNED_TILES, own_channel = item.channel % TURNED_CHANNELS;
 #pragma unroll
