@@ -26,7 +26,7 @@ def run() -> Iterator[Callable[..., Any]]:
         pytest.fail(f"declined: {counts.snapshot()}")
 
     def called(name: str, *args: Any, **kwargs: Any) -> Any:
-        return kernel(plans[name], native)(None, *args, **kwargs)
+        return kernel(plans[name], native)(*args, **kwargs)
 
     yield called
     memory.close()

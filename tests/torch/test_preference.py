@@ -43,20 +43,20 @@ def called(memory: Any, **changed: Any) -> tuple[Callable[..., Any], Any, Any]:
 
 def test_long_chains_stay_native(memory: Any) -> None:
     function, x, counts = called(memory)
-    assert [function(None, x, x) for _ in range(2)] == ["native", "native"]
+    assert [function(x, x) for _ in range(2)] == ["native", "native"]
     (path,) = counts.snapshot()
     assert (path.calls, path.reason) == (2, "a chain of 1 launches, where 0 at most are expected to pay")
 
 
 def test_gradients_that_the_native_kernel_cannot_compute_run_on_lowdnn(memory: Any) -> None:
     function, x, _ = called(memory, fallback=lambda native, *args: native(*args))
-    assert torch.equal(function(None, x, x), x)
+    assert torch.equal(function(x, x), x)
 
 
 def test_lowdnn_may_be_preferred(memory: Any) -> None:
     memory.prefers_fastest = False
     function, x, _ = called(memory)
-    assert torch.equal(function(None, x, x), x)
+    assert torch.equal(function(x, x), x)
 
 
 def test_the_innermost_enable_decides() -> None:
