@@ -102,6 +102,13 @@ class Enum:
 
 
 @dataclass(frozen=True)
+class Count:
+    """A number of 1 or more."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Room:
     """An address of memory that the call may use, and its bytes as the next argument."""
 
@@ -114,6 +121,7 @@ class Call:
     float64.
 
     tolerance: beside what the results' types round, relative to the largest number.
+    has_handle: whether the call has a handle, or a stream in its place.
     """
 
     name: str
@@ -121,6 +129,7 @@ class Call:
     expected: Mapping[str, Array]
     tolerance: float = 0.0
     operands: list[Operand] = field(default_factory=list)
+    has_handle: bool = True
 
     def __post_init__(self) -> None:
         for argument in self.arguments:

@@ -15,7 +15,7 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
 from tests.support.capi import Caller
 from tests.support.random_calls.elementwise import epsilon
-from tests.support.random_calls.operands import AddressOf, Call, DescriptorOf, Enum, Made, Operand, Room, Scale
+from tests.support.random_calls.operands import AddressOf, Call, Count, DescriptorOf, Enum, Made, Operand, Room, Scale
 from tests.support.random_calls.spoiling import Spoil
 from tests.support.runtime import download, upload
 
@@ -47,7 +47,7 @@ class Machine:
         images = {operand.port: _image(operand) for operand in call.operands}
         self._buffers = {id(operand): upload(self.device, images[operand.port]) for operand in call.operands}
         self._kept = []
-        arguments: list[Any] = [self.handle]
+        arguments: list[Any] = [self.handle if call.has_handle else 0]
         for index, argument in enumerate(call.arguments):
             arguments += self._passed(argument, spoil if spoil and spoil.index == index else None)
         if spoil and spoil.index < 0:
@@ -91,7 +91,7 @@ class Machine:
                 if spoil and spoil.value is not None:
                     return [spoil.value if isinstance(spoil.value, int) else self._other(spoil.value, argument.kind)]
                 return [_made(caller, argument)]
-            case Enum(number):
+            case Enum(number) | Count(number):
                 return [spoil.value if spoil and spoil.value is not None else int(number)]
             case Room(size_bytes):
                 self._buffers[id(argument)] = buffer = upload(self.device, np.zeros(size_bytes, np.uint8))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lowdnn import dtypes
 from lowdnn.status import Status
-from tests.support.random_calls.operands import AddressOf, Call, DescriptorOf, Enum, Made, Scale
+from tests.support.random_calls.operands import AddressOf, Call, Count, DescriptorOf, Enum, Made, Scale
 
 _BAD = (Status.BAD_PARAM,)
 
@@ -37,8 +37,9 @@ def spoils_of(call: Call) -> list[Spoil]:
 
 
 def _spoils(call: Call) -> Iterator[Spoil]:
-    yield Spoil("no handle", -1)
-    yield Spoil("a stale handle", -2)
+    if call.has_handle:
+        yield Spoil("no handle", -1)
+        yield Spoil("a stale handle", -2)
     for index, argument in enumerate(call.arguments):
         match argument:
             case DescriptorOf():
@@ -55,6 +56,8 @@ def _spoils(call: Call) -> Iterator[Spoil]:
                 yield Spoil("a scale is NULL", index)
             case Enum():
                 yield Spoil("no member", index, value=77)
+            case Count():
+                yield from (Spoil("fewer than 1", index, value=number) for number in (0, -1))
 
 
 def _of_descriptor(index: int) -> Iterator[Spoil]:
