@@ -93,6 +93,17 @@ class Tolerance:
         limits = self.relative * np.abs(wanted) + self.absolute
         return limits if self.steps is None else limits + self.steps
 
+    @property
+    def of_two_results(self) -> Tolerance:
+        """The tolerance of two results, relative to one of them, that have this one from the expected values each.
+
+        From |a - e| <= r * |e| + t for both follows |a - b| <= 2 / (1 - r) * (r * |a| + t). An r of 1 is that of
+        powers of two, which may be half and twice the expected one.
+        """
+        scale = 2 / (1 - min(self.relative, 0.5))
+        steps = None if self.steps is None else 2 * self.steps
+        return Tolerance(scale * self.relative, scale * self.absolute, steps)
+
 
 #: The tolerance of integer data for which every sum is exact.
 EXACT = Tolerance(0.0, 0.0)

@@ -1,9 +1,10 @@
 """Saved data and outputs of cases: a ``.npz`` file of NumPy arrays, with a JSON document beside them.
 
 ``baseline.json`` is the document, ``<case>.inputs.<uid>.npy`` and ``<case>.outputs.<uid>.npy`` are the storage arrays
-of a case's tensors, where cases count from 0. ``numpy.load`` reads the arrays, and a program may write its own. A file
-from outside is never trusted: each array has the type and the extents that the case says, nothing is unpickled, and no
-more is read than that.
+of a case's tensors, where cases count from 0. ``<case>.steps.<uid>.npy`` in float64 is there for outputs of integers
+next to a tie: by how much more each may differ. ``numpy.load`` reads the arrays, and a program may write its own. A
+file from outside is never trusted: each array has the type and the extents that the case says, nothing is unpickled,
+and no more is read than that.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from lowdnn.cli.case_results import Judged
 from lowdnn.cli.execution import Arrays
 from lowdnn.cli.reading import Line, ReadCase, check_cases
 from lowdnn.documents import MAX_BYTES, is_name, read_document, shown, write_document
+from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
@@ -81,8 +83,13 @@ class SavedOutputs:
 
 
 def saved_case(case: Case, judged: Judged) -> SavedCase:
-    """The data and outputs of a result, with the tolerances that it was judged by."""
-    outputs = {uid: Expected(judged.outputs[uid], wanted.allowed) for uid, wanted in judged.expected.items()}
+    """The data and outputs of a result.
+
+    Other results may differ from it by twice what it was judged by: it has errors of its own.
+    """
+    outputs = {
+        uid: Expected(judged.outputs[uid], wanted.allowed.of_two_results) for uid, wanted in judged.expected.items()
+    }
     return SavedCase(case, judged.inputs, outputs)
 
 
@@ -103,8 +110,7 @@ def write_baseline(path: str, device: str, cases: Sequence[SavedCase]) -> None:
         with archive.open(_DOCUMENT, "w") as file:
             file.write(write_document(_KIND, _VERSION, fields).encode())
         for number, saved in enumerate(cases):
-            outputs = {uid: wanted.values for uid, wanted in saved.outputs.items()}
-            for kind, arrays in (("inputs", saved.inputs), ("outputs", outputs)):
+            for kind, arrays in _arrays(saved).items():
                 for uid, array in arrays.items():
                     with archive.open(_entry(number, kind, uid), "w") as file:
                         np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
@@ -113,6 +119,14 @@ def write_baseline(path: str, device: str, cases: Sequence[SavedCase]) -> None:
             write(folder, Path(path).name, content.getvalue(), mode=0o644)
     except (OSError, ValueError) as error:
         raise BadParamError.at("verify.save", expected="a file that can be written", got=f"{path}: {error}") from None
+
+
+def _arrays(saved: SavedCase) -> Mapping[str, Arrays]:
+    """The arrays of a file by kind and uid."""
+    outputs = {uid: wanted.values for uid, wanted in saved.outputs.items()}
+    allowed = {uid: wanted.allowed.steps for uid, wanted in saved.outputs.items()}
+    steps = {uid: array for uid, array in allowed.items() if array is not None}
+    return {"inputs": saved.inputs, "outputs": outputs, "steps": steps}
 
 
 def read_baseline(path: str) -> Baseline:
@@ -155,10 +169,19 @@ def _case(archive: zipfile.ZipFile, number: int, entry: Any, where: str) -> Save
     check_cases([ReadCase(case, 1, line)])
     allowed = _tolerances(entry["tolerances"], graph, place)
 
-    def arrays(kind: str, tensors: Sequence[Tensor]) -> dict[int, NDArray[Any]]:
-        return {each.uid: _array(archive, _entry(number, kind, each.uid), each, where) for each in tensors}
+    def arrays(kind: str, tensors: Sequence[Tensor], data_type: DataType | None = None) -> dict[int, NDArray[Any]]:
+        types = {each.uid: dtypes.info(data_type or each.data_type).storage for each in tensors}
+        return {
+            each.uid: _array(archive, _entry(number, kind, each.uid), np.dtype(types[each.uid]), each.dims, where)
+            for each in tensors
+        }
 
     outputs = arrays("outputs", graph.outputs)
+    near_ties = [each for each in graph.outputs if _entry(number, "steps", each.uid) in archive.NameToInfo]
+    for uid, steps in arrays("steps", near_ties, DataType.DOUBLE).items():
+        if not (steps >= 0).all():
+            raise BadParamError.at(f"{place}.steps.{uid}", expected="numbers of 0 or more", got="others")
+        allowed[uid] = replace(allowed[uid], steps=steps)
     given = [graph.tensors[uid] for uid in case.inputs(0, exact=False)]
     return SavedCase(
         case, arrays("inputs", given), {uid: Expected(values, allowed[uid]) for uid, values in outputs.items()}
@@ -178,9 +201,10 @@ def _tolerances(rows: Any, graph: OperationGraph, place: str) -> dict[int, Toler
     return {int(uid): Tolerance(float(relative), float(absolute)) for uid, relative, absolute in rows}
 
 
-def _array(archive: zipfile.ZipFile, name: str, tensor: Tensor, where: str) -> NDArray[Any]:
-    """The array of an entry, with the type and extents of ``tensor``."""
-    dtype, shape = np.dtype(dtypes.info(tensor.data_type).storage), tuple(tensor.dims)
+def _array(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
+) -> NDArray[Any]:
+    """The array of an entry, which has this type and these extents."""
     size_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
     content = io.BytesIO(_content(archive, name, size_bytes + _MAX_HEAD_BYTES, where))
     version = np.lib.format.read_magic(content)

@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowdnn import dtypes
 from lowdnn.cases import parse_case
-from lowdnn.cases.compare import expected_outputs
+from lowdnn.cases.compare import EXACT, differences, expected_outputs
 from lowdnn.cli.case_results import Judged, Result
 from lowdnn.cli.verify.baseline import read_baseline, saved_case, write_baseline
 from lowdnn.status import LowdnnError
+from tests.support.data import fresh_seed
 
 CASES = (
     "matmul m=4 n=5 k=6 dtype=bf16",
     "pointwise dims=4x5 ops=add+store+mul dtype=fp32",
     "reduction dims=3x4 axes=1 op=add",
+    "conv n=2 c=64 hw=9x9 k=24 rs=3x3 dtype=int8 epilogue=scale",
 )
 
 
@@ -52,7 +55,27 @@ def test_arrays_and_tolerances_come_back(file: Path) -> None:
                 np.testing.assert_array_equal(values, arrays[f"{number}.inputs.{uid}"])
             for uid, wanted in saved.outputs.items():
                 np.testing.assert_array_equal(wanted.values, expected[uid].values)
-                assert wanted.allowed == expected[uid].allowed
+                of_two = expected[uid].allowed.of_two_results
+                assert wanted.allowed == of_two
+                assert (wanted.allowed.steps is None) == (of_two.steps is None) == (number != len(CASES) - 1)
+                np.testing.assert_array_equal(wanted.allowed.steps, of_two.steps)
+
+
+def test_results_that_are_right_on_either_side_are_no_drift() -> None:
+    """Each has three quarters of the error that a comparison with the reference allows, and is rounded."""
+    seed = fresh_seed()
+    for text in CASES:
+        case = parse_case(text)
+        inputs = case.inputs(seed, exact=False)
+        for uid, wanted in expected_outputs(case.graph(), inputs, (), case.length).items():
+            data_type, size = case.graph().tensors[uid].data_type, wanted.values.shape
+            values, places = dtypes.to_values(wanted.values, data_type).astype(np.float64), np.random.default_rng(seed)
+            errors = 0.75 * wanted.allowed.limits(values) * places.choice([-1, 1], size)
+            first, second = (dtypes.from_float64(values + sign * errors, data_type) for sign in (1, -1))
+            assert not differences(first, wanted.values, data_type, wanted.allowed), f"seed {seed}, {text}"
+            assert not differences(second, first, data_type, wanted.allowed.of_two_results), f"seed {seed}, {text}"
+            if wanted.allowed != EXACT:
+                assert differences(second, first, data_type, wanted.allowed), f"seed {seed}, {text}"
 
 
 def _text(document: dict[str, Any]) -> bytes:
@@ -112,6 +135,8 @@ def _entry(name: str, content: bytes) -> Callable[[dict[str, bytes]], None]:
             _with(cases=[{"case": "matmul m=99999999 n=99999999 k=1", "tolerances": [[3, 0, 0]]}]),
             "the memory of the host",
         ),
+        (_entry("0.steps.3.npy", _npy(np.full((4, 5), np.nan))), "cases[0].steps.3: expected numbers of 0 or more"),
+        (_entry("0.steps.3.npy", _npy(np.zeros((4, 5), np.float32))), "0.steps.3.npy: expected float64 (4, 5)"),
         (_with(lowdnn_baseline=2), "lowdnn_baseline: expected 1"),
         (_with(more=2), "expected the fields lowdnn, device, cases"),
     ],
