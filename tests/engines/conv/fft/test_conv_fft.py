@@ -81,11 +81,11 @@ def test_every_scheduling_policy(scheduled: Runtime, shape: str, direction: str)
     check(scheduled, case(shape, direction), 64)
 
 
-@pytest.mark.parametrize("values", [256, 32768])
-def test_a_filter_as_long_as_the_sequence(racing: Runtime, values: int) -> None:
+@pytest.mark.parametrize(("values", "n"), [(256, 2), (8192, 2), (32768, 1)])
+def test_a_filter_as_long_as_the_sequence(racing: Runtime, values: int, n: int) -> None:
     """In one window, and in pieces."""
     plan = check(
-        racing, case(f"n=1 c=2 k=2 groups=2 hw={values // 3} rs={values // 4} pad={values // 4 - 1}:0"), values
+        racing, case(f"n={n} c=2 k=2 groups=2 hw={values // 3} rs={values // 4} pad={values // 4 - 1}:0"), values
     )
     assert len(plan.launches) == 2
     if values < 4096:
@@ -98,12 +98,17 @@ def test_a_filter_as_long_as_the_sequence(racing: Runtime, values: int) -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("geometry", "is_half"),
-    [("hw=32 rs=32 pad=31:0", True), ("hw=21 rs=9 pad=8:3", True), ("hw=32 rs=32 pad=15:16", False)],
+    [
+        ("groups=3 hw=32 rs=32 pad=31:0", True),
+        ("groups=3 hw=21 rs=9 pad=8:3", True),
+        ("groups=3 hw=32 rs=32 pad=15:16", False),
+        ("hw=40 rs=31 pad=15", True),  # two windows, whose targets do not fill a half
+    ],
 )
 def test_empty_halves(racing: Runtime, geometry: str, is_half: bool, direction: str) -> None:
     """Kernels of causal convolutions leave second halves out, and so do others whose lines have room for that. The
     targets of a filter gradient are as few as the taps."""
-    plan = check(racing, case(f"n=2 c=3 k=3 groups=3 {geometry} layout=nchw epilogue=bias", direction), 64)
+    plan = check(racing, case(f"n=2 c=3 k=3 {geometry} layout=nchw epilogue=bias", direction), 64)
     assert dict(plan.kernels[-1].parameters)["HALF"] == (is_half or direction == "wgrad")
 
 
