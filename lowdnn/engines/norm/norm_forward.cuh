@@ -198,22 +198,25 @@ typedef Either<(PEERS > 1), RowPeers<Tile, Value, 3, JoinedMoments>, NoPeers>::T
 
 // Turns the moments of this rank's rows into those of all ranks; false if a rank is missing.
 __device__ __forceinline__ bool join_peers(Peers& peers, const RowWalk<Tile>& walk, Moments& moments) {
-  if constexpr (PEERS == 1) return true;
-  Value values[3 * WIDTH];
+  if constexpr (PEERS == 1) {
+    return true;
+  } else {
+    Value values[3 * WIDTH];
 #pragma unroll
-  for (int w = 0; w < WIDTH; ++w) {
-    values[w] = moments.shift[w];
-    values[WIDTH + w] = moments.correction[w];
-    values[2 * WIDTH + w] = moments.variance[w];
-  }
-  const bool are_there = peers.join(walk, values);
+    for (int w = 0; w < WIDTH; ++w) {
+      values[w] = moments.shift[w];
+      values[WIDTH + w] = moments.correction[w];
+      values[2 * WIDTH + w] = moments.variance[w];
+    }
+    const bool are_there = peers.join(walk, values);
 #pragma unroll
-  for (int w = 0; w < WIDTH; ++w) {
-    moments.shift[w] = values[w];
-    moments.correction[w] = values[WIDTH + w];
-    moments.variance[w] = values[2 * WIDTH + w];
+    for (int w = 0; w < WIDTH; ++w) {
+      moments.shift[w] = values[w];
+      moments.correction[w] = values[WIDTH + w];
+      moments.variance[w] = values[2 * WIDTH + w];
+    }
+    return are_there;
   }
-  return are_there;
 }
 
 __device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<Tile>& walk, const Moments& of,
