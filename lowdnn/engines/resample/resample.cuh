@@ -109,13 +109,16 @@ __device__ __forceinline__ i32 window_index(const TapAxis (&axes)[3], i32 plane,
 
 // The argmax of a window in which no value exceeds the lowest: its first tap that counts.
 template <int OUTSIDE> __device__ __forceinline__ i32 first_index(const TapAxis (&axes)[3], const i32 (&output)[3]) {
-  if (OUTSIDE != SKIP) return 0;
-  i32 taps[3];
+  if constexpr (OUTSIDE != SKIP) {
+    return 0;
+  } else {
+    i32 taps[3];
 #pragma unroll
-  for (int i = 0; i < 3; ++i) {
-    const Range inside = axes[i].inside(output[i]);
-    if (inside.begin >= inside.end) return 0;
-    taps[i] = inside.begin - axes[i].first(output[i]);
+    for (int i = 0; i < 3; ++i) {
+      const Range inside = axes[i].inside(output[i]);
+      if (inside.begin >= inside.end) return 0;
+      taps[i] = inside.begin - axes[i].first(output[i]);
+    }
+    return window_index(axes, taps[0], taps[1], taps[2]);
   }
-  return window_index(axes, taps[0], taps[1], taps[2]);
 }
