@@ -11,8 +11,8 @@ Modes, as cuDNN names them:
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
 made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. A plan
 that was made, the best one above all, is listed once more, further down, where it splits a sum, with partial sums in
-the workspace, or where a part of ``composite`` runs by a transform: without the split or the transforms, for whoever
-has less workspace to give or wants no plan with their notes.
+the workspace: without the split, for whoever has less workspace to give. So is one of ``composite`` with a part by a
+transform: without transforms, for whoever wants no plan with their notes.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from lowdnn.status import NotSupportedError
 class Composite(ProblemEngine["_Runs"], LastResort):
     """See the module's docstring.
 
-    engines: those that may run a part, in order of preference.  transforming: those that may as well, by transforms.
+    engines: engines that may run a part, in order of preference.  transforming: engines that may run one by transforms.
     """
 
     name = "composite"
