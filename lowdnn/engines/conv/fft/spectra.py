@@ -92,10 +92,12 @@ class Windows:
 
 
 def source_windows(correlation: SpectralCorrelation, tiling: Tiling) -> Windows:
-    """The windows of the source; from its first element on if ``tiling.convolves``."""
-    offsets = (0 if tiling.convolves else a.axis.offset for a in tiling.axes)
-    axes = (WindowAxis(a.windows, a.extent, a.step, o, a.extent, 1) for a, o in zip(tiling.axes, offsets, strict=True))
-    return Windows(correlation.source, tiling.values, tuple(axes), correlation.source_is_flipped)
+    """The windows of the source; the whole of it if ``tiling.convolves``."""
+    axes = tuple(WindowAxis(a.windows, a.extent, a.step, a.axis.offset, a.extent, 1) for a in tiling.axes)
+    if tiling.convolves:
+        (whole,) = tiling.axes
+        axes = (WindowAxis(1, whole.extent, whole.step, 0, whole.axis.sources, 1),)
+    return Windows(correlation.source, tiling.values, axes, correlation.source_is_flipped)
 
 
 def tap_windows(correlation: SpectralCorrelation, tiling: Tiling) -> Windows:

@@ -89,7 +89,7 @@ class Tiling:
     def convolves(self) -> bool:
         """Whether taps lie backwards and are convolved with the source from its first element on, which leaves second
         halves empty: those of a causal convolution."""
-        if len(self.axes) > 1 or self.tiles * self.pieces > 1:
+        if len(self.axes) > 1 or self.axes[0].axis.target_spacing > 1 or self.tiles * self.pieces > 1:
             return False
         axis, first = self.axes[0].axis, self._first_target
         return first >= 0 and max(axis.sources, axis.reach, first + axis.extent) <= self.points

@@ -102,6 +102,7 @@ def test_a_filter_as_long_as_the_sequence(racing: Runtime, values: int, n: int) 
         ("groups=3 hw=32 rs=32 pad=31:0", True),
         ("groups=3 hw=21 rs=9 pad=8:3", True),
         ("groups=3 hw=32 rs=32 pad=15:16", False),
+        ("hw=20 rs=3 pad=4", True),  # its gradient of the data needs more of dy than it has targets
         ("hw=40 rs=31 pad=15", True),  # two windows, whose targets do not fill a half
     ],
 )
