@@ -47,15 +47,26 @@ class Face:
         return torch.randn(shape, device=self.torch_device, dtype=torch.float64).to(dtype)
 
     def check(
-        self, call: Call, *leaves: Any, taken: Sequence[str], exact: bool = False, tolerance: float | None = None
+        self,
+        call: Call,
+        *leaves: Any,
+        taken: Sequence[str],
+        exact: bool = False,
+        tolerance: float | None = None,
+        in_double: bool = False,
     ) -> None:
         """Fails unless the results of ``call`` and the gradients of all ``leaves`` are those of the native kernels.
 
         Shapes, strides and types have to be equal, and exactly the operations in ``taken`` to have run on lowdnn.
         exact: numbers have to be equal, too; otherwise they may differ by ``tolerance``, or as torch's own tests have
-        it.
+        it.  in_double: the native kernels compute in float64, since their roundings in narrow types are coarse.
         """
+        import torch
+
         native = run(call, leaves)
+        if in_double:
+            precise = run(call, [leaf.double() for leaf in leaves])
+            native = [torch.empty_like(other).copy_(one) for one, other in zip(precise, native, strict=True)]
         before = self.counts()
         with self.enable():
             found = run(call, leaves)
