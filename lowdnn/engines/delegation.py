@@ -25,8 +25,12 @@ def refusals(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -
 
 def fastest_plan(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -> Plan:
     """The fastest plan for ``graph`` with default knobs; at least one of ``engines`` must take it."""
+    return graph.derive(_fastest, tuple(engines), arch)
+
+
+def _fastest(graph: OperationGraph, engines: tuple[Engine, ...], arch: ArchSpec) -> Plan:
     best, best_s = None, inf
-    bounded = graph.derive(_bounded, tuple(engines), arch)
+    bounded = graph.derive(_bounded, engines, arch)
     waiting = [(least_s, number, engine) for number, (least_s, engine) in enumerate(bounded)]
     while waiting:
         least_s, number, engine = waiting.pop(0)
