@@ -89,7 +89,7 @@ class Tiling:
     def convolves(self) -> bool:
         """Whether taps lie backwards and are convolved with the source from its first element on, which leaves second
         halves empty: those of a causal convolution."""
-        if len(self.axes) > 1 or self.axes[0].axis.target_spacing > 1 or self.tiles * self.pieces > 1:
+        if not self._is_line or self.tiles * self.pieces > 1:
             return False
         axis, first = self.axes[0].axis, self._first_target
         return first >= 0 and max(axis.sources, axis.reach, first + axis.extent) <= self.points
@@ -102,10 +102,15 @@ class Tiling:
     @property
     def targets_are_half(self) -> bool:
         """Whether no target is in the second half of its line: ``HALF`` of ``conv_fft_targets.cu``."""
-        if len(self.axes) > 1 or self.axes[0].axis.target_spacing > 1:
+        if not self._is_line:
             return False
         (tiled,) = self.axes
         return self.target_offset + min(tiled.step, tiled.axis.extent) <= self.points
+
+    @property
+    def _is_line(self) -> bool:
+        """Whether there is one axis, with a target at each position."""
+        return len(self.axes) == 1 and self.axes[0].axis.target_spacing == 1
 
     @property
     def _first_target(self) -> int:

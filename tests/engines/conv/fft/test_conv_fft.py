@@ -113,6 +113,11 @@ def test_empty_halves(racing: Runtime, geometry: str, is_half: bool, direction: 
     assert dict(plan.kernels[-1].parameters)["HALF"] == (is_half or direction == "wgrad")
 
 
+def test_spaced_targets_of_one_window(racing: Runtime) -> None:
+    """Those of a dilated filter's gradient do not lie side by side, so that no half is left out."""
+    check(racing, case("n=1 c=2 k=2 groups=2 hw=21 rs=5 pad=8:3 dil=2 layout=nchw", "wgrad"), 64)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_device(device: Runtime, direction: str) -> None:
     check(device, case("n=2 c=4 k=4 groups=4 hw=60 rs=33 pad=32:0 layout=nchw alpha=2 beta=1", direction))
