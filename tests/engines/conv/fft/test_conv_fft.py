@@ -114,7 +114,7 @@ def test_empty_halves(racing: Runtime, geometry: str, is_half: bool, direction: 
 
 
 def test_spaced_targets_of_one_window(racing: Runtime) -> None:
-    """Those of a dilated filter's gradient do not lie side by side, so that no half is left out."""
+    """The targets of a dilated filter's gradient do not lie side by side, so that no half is left out."""
     check(racing, case("n=1 c=2 k=2 groups=2 hw=21 rs=5 pad=8:3 dil=2 layout=nchw", "wgrad"), 64)
 
 
